@@ -31,7 +31,7 @@ from coterie.core.state import ServerState
 from coterie.core.state_array import Share, StateArray
 from coterie.methods import PACFL
 from coterie.tiers.distance import UpdateCosine
-from coterie.tiers.landmarks import MOST
+from coterie.tiers.landmarks import MAX_COMPARED
 from coterie.tiers.procedure import MergeAbove, ProcedureStep, SplitByNorm, SplitBySpectrum
 from coterie.tiers.view import View
 from coterie.training.planning import prepare
@@ -41,7 +41,7 @@ CLIENTS, ALL_PAIRS = (1000, 3000, 10_000), 3000
 PARAMETERS, FEATURES, SAMPLES = 6570, 64, 20
 LENGTH, TAU = 2.0, 0.1
 """Of the noise, and StoCFL's threshold: cosines are 0.2 in a group and 0 between them."""
-BOUNDS = {"bounded": MOST, "all": sys.maxsize}
+BOUNDS = {"bounded": MAX_COMPARED, "all": sys.maxsize}
 Groups = list[set[int]]
 
 
@@ -131,7 +131,7 @@ def main() -> None:
     print(f"{'method':<7} {'clients':>7} {'compared':<8} {'seconds':>8} {'MB':>7} {'found':>6}", flush=True)
     for method in WORKS:
         for clients in CLIENTS:
-            for bound in BOUNDS if MOST < clients <= ALL_PAIRS and method != "stocfl" else ("bounded",):
+            for bound in BOUNDS if MAX_COMPARED < clients <= ALL_PAIRS and method != "stocfl" else ("bounded",):
                 subprocess.run([sys.executable, __file__, "--one", method, str(clients), bound], check=True)
     return None
 

@@ -1,9 +1,13 @@
-"""Coterie: clustered federated learning. Finds the groups among clients and trains a model for each."""
+"""Coterie: clustered federated learning.
+
+Coterie finds groups among clients, trains one model for each group without moving the data, and reports how certain
+each assignment is.
+"""
 
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from coterie.core.lazy import lazily
+from coterie.core.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, sklearn, testing, tiers
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from coterie.training.measures import measure
     from coterie.training.result import Result, load
 else:
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "core.dataset": ("FederatedDataset",),

@@ -1,4 +1,12 @@
-"""Clusterings as tools of their own, in scikit-learn's manner, and the picture of a path."""
+"""Convex clustering as a scikit-learn estimator, and a figure of its clusterpath.
+
+Example:
+    >>> import numpy as np
+    >>> from coterie.clustering import ConvexClustering
+    >>> points = np.array([[0.0, 0.0], [0.1, 0.0], [5.0, 5.0], [5.1, 5.0]])
+    >>> ConvexClustering().fit_predict(points)
+    array([0, 0, 1, 1])
+"""
 
 from collections.abc import Sequence
 
@@ -10,11 +18,22 @@ __all__ = ["ConvexClustering", "path_picture", "recovery_interval"]
 
 
 def path_picture(model: ConvexClustering, names: Sequence[str] | None = None) -> str:
-    """The path of a fitted model as the text of an SVG file; `names` (m,) are those of the points."""
+    """Return a figure of the clusterpath of a fitted model.
+
+    Args:
+        model: Model that was fitted with `lam="path"` and `weights="uniform"`.
+        names: Name of each point; by default their indices.
+
+    Returns:
+        Content of an SVG file.
+
+    Raises:
+        ConfigError: if the model has no merge tree, or the number of names differs from the number of points.
+    """
     if not hasattr(model, "merge_tree_"):
-        raise ConfigError("a picture needs a tree: fit with lam='path' and weights='uniform' first")
+        raise ConfigError("the model has no merge tree: fit it with lam='path' and weights='uniform' first")
     if names is not None and len(names) != len(model.labels_):
-        raise ConfigError(f"names must be {len(model.labels_)}, one a point, got {len(names)}")
+        raise ConfigError(f"names must have one entry for each of the {len(model.labels_)} points, got {len(names)}")
     counts = model.n_clusters_path_.tolist()
     return clusterpath(
         model.merge_tree_, model.lambdas_.tolist(), counts, model.selected_, model.labels_.tolist(), names

@@ -1,18 +1,19 @@
-"""Every error that Coterie raises on purpose.
+"""Errors and warnings of Coterie.
 
 ::
 
     CoterieError
-    ├── InputError        data that cannot be used (also a ValueError)
-    ├── ConfigError       an option or a name that makes no sense (also a ValueError)
-    ├── RunError          a run folder that is missing, taken, unfinished or damaged
-    ├── StorageError      a file that cannot be written: disk full, no permission, size limit
-    └── TrainingError     the training itself failed: it has no solution, or nobody answered
-        └── SilenceError  nobody answered a question that changes no model
+    ├── InputError        invalid data (also a ValueError)
+    ├── ConfigError       an invalid option, name or combination of options (also a ValueError)
+    ├── RunError          a run folder that is missing, already in use, unfinished or damaged
+    ├── StorageError      a file that cannot be read or written: disk full, no permission, size limit
+    └── TrainingError     training failed: there is no solution, or no client replied
+        └── SilenceError  no client replied to a request to evaluate models
 
-A training that diverges ends with a result whose `metrics["diverged"]` is True and with a `DivergenceWarning`.
+A run that diverges does not raise an error. It returns a result whose `metrics["diverged"]` is True and issues a
+`DivergenceWarning`.
 
-A message is one line and says what was expected, what arrived, and what to do.
+Every message is one line. It says what was expected, what was found, and what to do next.
 """
 
 from __future__ import annotations
@@ -25,46 +26,70 @@ from contextlib import contextmanager
 
 
 class CoterieError(Exception):
-    """Base of all errors below; the command line prints it and exits with code 2. Its message is one line."""
+    """Base class of all errors of Coterie.
+
+    The command line prints the message and exits with code 2.
+
+    Args:
+        message: Message of the error. Line breaks are replaced by spaces.
+
+    Example:
+        >>> from coterie.errors import ConfigError, CoterieError
+        >>> try:
+        ...     raise ConfigError("clusters must be at least 1, got 0")
+        ... except CoterieError as error:
+        ...     print(error)
+        clusters must be at least 1, got 0
+    """
 
     def __init__(self, message: object = "") -> None:
         super().__init__(" ".join(str(message).splitlines()))
 
 
 class InputError(CoterieError, ValueError):
-    """Data that cannot be used: NaN, empty clients, wrong shapes or label types."""
+    """Raised for invalid data: NaN, clients without samples, wrong shapes or label types."""
 
 
 class ConfigError(CoterieError, ValueError):
-    """An option, a name or a combination of them that makes no sense."""
+    """Raised for an invalid option, an unknown name, or options that cannot be combined."""
 
 
 class RunError(CoterieError):
-    """A run folder that is missing, taken, unfinished or damaged."""
+    """Raised for a run folder that is missing, already in use, unfinished or damaged."""
 
 
 class StorageError(CoterieError):
-    """A file or folder that cannot be written: the disk is full, permission is missing, a size limit was reached."""
+    """Raised for a file or folder that cannot be read or written: disk full, no permission, size limit reached."""
 
 
 class TrainingError(CoterieError):
-    """The training failed: there is no solution, or no client answered."""
+    """Raised when training fails: there is no solution, or no client replied."""
 
 
 class DivergenceWarning(UserWarning):
-    """The training diverged: there is a result, but its models are not to be used."""
+    """Warning that training diverged: a result exists, but its models must not be used."""
 
 
 class ColumnWarning(UserWarning):
-    """A table was read in a way worth knowing: columns or rows are left out, or the task was inferred."""
+    """Warning about how a table was read: columns or rows were dropped, or the task was inferred."""
 
 
 class SilenceError(TrainingError):
-    """No client answered when it was asked how well the models fit."""
+    """Raised when no client replies to a request to evaluate models."""
 
 
 def unknown_name(what: str, given: object, known: Iterable[str]) -> ConfigError:
-    """The error for a name that is not in a registry, with the nearest valid one."""
+    """Return the error for an unknown name; its message suggests the most similar valid name.
+
+    Args:
+        what: Kind of the named thing, such as `method`.
+        given: Name that is unknown.
+        known: Valid names.
+
+    Example:
+        >>> print(unknown_name("method", "ifka", ["fedavg", "ifca"]))
+        unknown method 'ifka': did you mean 'ifca'?
+    """
     names = sorted(" ".join(str(name).split()) or "''" for name in known)  # a message is one line
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5) if isinstance(given, str) else []
     if near:
@@ -73,21 +98,22 @@ def unknown_name(what: str, given: object, known: Iterable[str]) -> ConfigError:
 
 
 LONGEST = 80
-"""Letters of a value that a message shows."""
+"""Maximum number of characters of a value in a message."""
 
 
 def shown(value: object) -> str:
-    """Return a value as an error message shows it: its repr on one line, cut if it is long."""
+    """Return the representation of a value for an error message: one line, shortened if it is long."""
     try:
-        value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value  # of NumPy
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a NumPy scalar
+            value = value.item()
         text = " ".join(repr(value).split())
     except Exception:  # an integer of thousands of digits; an object without a working repr
         return f"{type(value).__name__} that cannot be printed"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} letters)"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 def is_unicode(text: str) -> bool:
-    """Whether the text can be stored as UTF-8: undecodable bytes of the command line cannot."""
+    """Return whether a text can be encoded as UTF-8; undecodable bytes from the command line cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -96,16 +122,22 @@ def is_unicode(text: str) -> bool:
 
 
 def from_system(error: BaseException) -> CoterieError | None:
-    """Return a CoterieError with a plain sentence for a failure of the system, None for anything else.
+    """Convert a system failure into a CoterieError with a readable message.
 
-    Failures of the system are those that no argument is to blame for: files that cannot be read or written, and memory
-    that ran out, as Python, NumPy or torch report it. A CoterieError is returned as it is.
+    System failures are files that cannot be read or written and failed memory allocations, as reported by Python,
+    NumPy or torch.
+
+    Args:
+        error: Any exception.
+
+    Returns:
+        The converted error; the same object for a CoterieError; None for any other exception.
     """
     if isinstance(error, CoterieError):
         return error
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_out_of_memory(error)):
         return TrainingError(
-            "memory ran out: use fewer or smaller models, fewer clients, or fewer jobs at a time, or end other programs"
+            "memory ran out: use fewer or smaller models, fewer clients or fewer parallel jobs, or close other programs"
         )
     if isinstance(error, OSError):
         return StorageError(_os_sentence(error))
@@ -114,7 +146,7 @@ def from_system(error: BaseException) -> CoterieError | None:
 
 @contextmanager
 def memory_failures() -> Iterator[None]:
-    """Raise a failure to allocate memory inside the block as the CoterieError that `from_system` gives for it."""
+    """Convert a failed memory allocation inside the `with` block into the error that `from_system` returns."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -125,7 +157,7 @@ def memory_failures() -> Iterator[None]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch's allocator, which raises a RuntimeError, found no memory."""
+    """Return whether a RuntimeError reports that torch could not allocate memory."""
     text = str(error)
     return any(part in text for part in ("can't allocate memory", "out of memory", "Storage size calculation overflow"))
 
@@ -136,15 +168,15 @@ _ADVICE = {
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another file system",
     errno.EACCES: "check the permissions, or choose another folder",
     errno.EPERM: "check the permissions, or choose another folder",
-    errno.EROFS: "choose a folder that can be written",
+    errno.EROFS: "choose a writable folder",
     errno.ENOENT: "create the folder first, or check the path",
-    errno.EMFILE: "raise the limit on open files (ulimit -n), or use fewer jobs at a time",
+    errno.EMFILE: "raise the limit on open files (ulimit -n), or use fewer parallel jobs",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 
 
 def _os_sentence(error: OSError) -> str:
-    """What could not be read or written, why, and what to do."""
+    """Return the message for an OSError: which file failed, why, and what to do next."""
     names = [_one_line(name) for name in (error.filename, error.filename2) if name is not None]
     reason = _one_line(error.strerror or error) or type(error).__name__
     advice = _ADVICE.get(error.errno or 0, "check the path and the disk, then try again")
@@ -152,6 +184,6 @@ def _os_sentence(error: OSError) -> str:
 
 
 def _one_line(text: object) -> str:
-    """Text without line breaks, as it can be printed; paths may hold anything."""
+    """Return a text without line breaks; paths may contain any character."""
     shown = os.fsdecode(text) if isinstance(text, bytes) else str(text)
     return " ".join(shown.split())

@@ -1,7 +1,7 @@
-"""Building blocks for methods, client tasks and tier members of your own; see docs/extending.md.
+"""Building blocks for user-defined methods, client tasks and tier members; see docs/extending.md.
 
-Base classes of methods are in `coterie.methods`, those of tier members in `coterie.tiers`, of optimizers in
-`coterie.learners`, of callbacks in `coterie.callbacks`.
+The base classes of methods are in `coterie.methods`, of tier members in `coterie.tiers`, of optimizers in
+`coterie.learners`, and of callbacks in `coterie.callbacks`.
 """
 
 from coterie.client.group import ClientGroup

@@ -1,4 +1,4 @@
-"""Files that are written atomically: whoever reads one sees the old content or the new content, never a part."""
+"""Atomic file writes: a reader sees either the old or the new content, never a partial file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ from contextlib import suppress
 from pathlib import Path
 
 TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp$")
-"""How the name of a temporary file ends; no other file is called like that."""
+"""Pattern of the names of temporary files; no other file matches it."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a temporary file with a unique name, fsync it, rename it to `path`, fsync the folder.
+    """Write a file atomically.
 
-    An OSError names `path` and leaves no temporary file behind; `path` is then the old file or the new one.
+    The data is written to a temporary file with a unique name and synced to disk. The temporary file is then renamed
+    to `path`, and the folder is synced.
+
+    Args:
+        path: File to create or replace.
+        data: Content of the file.
+
+    Raises:
+        OSError: if writing fails. The error names `path`, which then holds the old or the new content; the temporary
+            file is removed.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -36,7 +45,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names of new files in a folder survive a power failure, where the system can do that."""
+    """Sync a folder to disk, so that new file names survive a power failure; does nothing on Windows."""
     if sys.platform == "win32":
         return
     folder = os.open(path, os.O_RDONLY)
@@ -47,7 +56,7 @@ def sync_folder(path: Path) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append one line to a file; it is on the disk when this returns."""
+    """Append one line to a file and sync it to disk before returning."""
     with open(path, "ab") as file:
         file.write(line + b"\n")
         file.flush()
@@ -55,7 +64,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files that killed processes left in a folder; the caller holds its lock."""
+    """Remove temporary files that killed processes left in a folder; the caller must hold the lock of the folder."""
     for path in folder.glob("*.tmp"):
         if TEMPORARY.search(path.name):
             with suppress(OSError):
@@ -63,7 +72,11 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """JSON that any reader accepts: a NaN in it is an error."""
+    """Return a value as standard JSON.
+
+    Raises:
+        ValueError: if the value contains NaN or an infinite number.
+    """
     return json.dumps(value, indent=1, allow_nan=False).encode() + b"\n"
 
 

@@ -1,8 +1,9 @@
-"""Options: one name everywhere (Python keyword, TOML key, command-line flag), derived from the fields of typed values.
+"""Options that are derived from the fields of dataclasses and have one name everywhere.
 
-A field of a dataclass becomes an option by `option(default, help, ...)`. A nested value whose own settings are options
-derives from `OptionGroup`: a method's `local` training brings `local_steps`, `batch_size`, `lr` and so on. So one set
-of fields serves `IFCA(local=FullBatch(steps=5))`, `fit(data, "ifca", local_steps=5)`, `--local-steps 5` and TOML.
+`option(default, help, ...)` turns a field of a dataclass into an option with the same name as keyword argument, TOML
+key and command-line flag. `OptionGroup` is the base class of nested values whose fields are options of the value that
+contains them: the local training of a method contributes `local_steps`, `batch_size`, `lr` and so on. The same fields
+therefore serve `IFCA(local=FullBatch(steps=5))`, `fit(data, "ifca", local_steps=5)`, `--local-steps 5` and TOML files.
 """
 
 from __future__ import annotations
@@ -23,16 +24,26 @@ from coterie.core.registry import Registered
 from coterie.errors import ConfigError, is_unicode, shown, unknown_name
 
 Auto = Literal["auto"]
-"""Type of a setting that may be left to the data."""
+"""Type of a setting whose value may be chosen from the data."""
 AUTO: Auto = "auto"
-"""Instead of a value: let the data decide."""
+"""Value of a setting that is chosen from the data."""
 LARGEST = 2**63 - 1
-"""The largest whole number that TOML and arrays can hold."""
+"""Largest integer that TOML files and arrays can hold."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: what may be given, what it means."""
+    """Name, type, allowed values and help text of an option.
+
+    Example:
+        >>> lr = Option("lr", float, "learning rate", default=0.1, above=0)
+        >>> lr.flag
+        '--lr'
+        >>> lr.read("0.5")
+        0.5
+        >>> lr.wanted()
+        'a number above 0'
+    """
 
     name: str
     kind: type
@@ -41,28 +52,34 @@ class Option:
     default: object = None
     choices: tuple[str, ...] = ()
     low: float = -math.inf
-    """Least value allowed."""
+    """Smallest allowed value."""
     above: float = -math.inf
-    """Values must be greater than this."""
+    """Exclusive lower bound."""
     high: float = math.inf
+    """Largest allowed value."""
     words: tuple[str, ...] = ()
-    """Texts that may stand instead of a number."""
+    """Texts that are allowed instead of a number."""
     several: bool = False
-    """Whether the value is a sequence of members of the family; as text they are joined by ` + `."""
+    """Whether the value is a sequence of members of the family; in text form they are joined by ` + `."""
     listed: bool = False
-    """Whether the value is a list of names separated by commas; its flag may be repeated."""
+    """Whether the value is a comma-separated list of names; its flag may be repeated."""
     needs: tuple[str, ...] = ()
-    """Conditions without which the option has no effect: `then=fedprox`, `solver=steps|auto`, or `race`: not zero."""
+    """Conditions on other options without which this one has no effect: `then=fedprox`, `solver=steps|auto`, or a bare
+    name such as `race`, which means not zero."""
 
     @property
     def flag(self) -> str:
+        """Flag of the option on the command line."""
         return "--" + self.name.replace("_", "-")
 
     def check(self, value: object) -> object:
-        """Return the value in the option's type; numbers of NumPy become plain ones.
+        """Return the value converted to the type of the option; NumPy scalars become Python numbers.
+
+        Args:
+            value: Value of the option; None is returned as it is.
 
         Raises:
-            ConfigError: if it is of another type, out of range or not one of the choices.
+            ConfigError: if the value has the wrong type, is out of range or is not one of the choices.
         """
         given = value
         if issubclass(self.kind, Registered):
@@ -82,10 +99,10 @@ class Option:
         return value
 
     def _member(self, value: object) -> object:
-        """A member of the option's family, or several, from themselves, their texts or their plain forms."""
+        """Return one or several members of the option's family, given as objects, texts or plain forms."""
         if self.several:
             if isinstance(value, str):
-                # a plus sign inside a number, as in 1e+20, is followed by a digit
+                # a plus sign inside a number such as 1e+20 is followed by a digit
                 value = [part for part in re.split(r"\s*\+\s*(?!\d)", value.strip()) if part]
             parts = value if isinstance(value, list | tuple) else [value]
             return tuple(replace(self, several=False)._member(part) for part in parts)
@@ -96,22 +113,22 @@ class Option:
         return from_plain(self.kind, value, self.name)
 
     def _converted(self, value: int | float) -> object:
-        """A whole number as a real one, and numbers as text, where that is the option's type."""
+        """Return a number as a float or as text, if that is the type of the option."""
         try:
             if self.kind is float:
                 return float(value)
-            return str(value) if self.kind is str else value  # samples=50 in Python is as good as "50"
-        except (OverflowError, ValueError):  # beyond the largest float; more digits than Python converts
+            return str(value) if self.kind is str else value  # samples=50 in Python means the same as "50"
+        except (OverflowError, ValueError):  # larger than any float, or more digits than Python converts
             raise self._refusal(value) from None
 
     def _check_text(self, value: str) -> None:
         if self.choices and value not in self.choices:
             raise unknown_name(self.name, value, self.choices)
         if "\0" in value or not is_unicode(value):
-            raise ConfigError(f"{self.name} must be a text that UTF-8 can store, without NUL, got {shown(value)}")
+            raise ConfigError(f"{self.name} must be UTF-8 text without NUL characters, got {shown(value)}")
 
     def _check_range(self, value: int | float) -> None:
-        if not (self.low <= value <= self.high and self.above < value < math.inf):  # false for NaN, too
+        if not (self.low <= value <= self.high and self.above < value < math.inf):  # also refuses NaN
             raise self._refusal(value)
         if isinstance(value, int) and abs(value) > LARGEST:
             raise ConfigError(f"{self.name} must be a whole number below 2^63, got {shown(value)}")
@@ -120,11 +137,15 @@ class Option:
         return ConfigError(f"{self.name} must be {self.wanted()}, got {shown(value)}")
 
     def unmet(self, values: Mapping[str, Any]) -> str:
-        """Return the first condition of the option that these values do not meet; empty if it has an effect."""
+        """Return the first condition in `needs` that these values do not meet; empty if the option has an effect."""
         return next((condition for condition in self.needs if not _holds(condition, values)), "")
 
     def read(self, text: str) -> object:
-        """A value from text, as a flag gives it."""
+        """Return the value that a text describes, such as the argument of a flag.
+
+        Raises:
+            ConfigError: if the text is not an allowed value.
+        """
         if text in self.words:
             return text
         if issubclass(self.kind, Registered):
@@ -137,7 +158,7 @@ class Option:
             raise self._refusal(text) from None
 
     def wanted(self) -> str:
-        """The allowed values in words."""
+        """Return a description of the allowed values."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if issubclass(self.kind, Registered):
@@ -154,7 +175,11 @@ class Option:
 
 
 def _holds(condition: str, values: Mapping[str, Any]) -> bool:
-    """Whether `name=one|other`, or for a bare name that it is neither None nor zero; None counts as `auto`."""
+    """Return whether a condition holds.
+
+    The condition `name=one|other` holds if the option has one of these values, where None counts as `auto`. A bare
+    `name` holds if the option is neither None nor zero.
+    """
     name, _, accepted = condition.partition("=")
     value = values.get(name)
     if not accepted:
@@ -182,15 +207,30 @@ def option(
     """Return a dataclass field that is an option.
 
     Args:
-        default: Default value.
+        default: Default value; it must be immutable.
         help: Meaning of the option in one sentence, with its unit.
         name: Name of the option; by default the name of the field.
-        choices: Allowed texts; a Literal type of the field says the same.
-        low: Least value allowed.
-        above: Values must be greater than this.
-        high: Largest value allowed.
-        needs: Condition on another option without which this one has no effect, such as `then=fedprox`,
-            `solver=steps|auto` (auto: also if it is not given), or a bare name: that one is neither zero nor left out.
+        choices: Allowed texts; not needed if the field has a Literal type.
+        low: Smallest allowed value.
+        above: Exclusive lower bound.
+        high: Largest allowed value.
+        needs: Condition on another option without which this one has no effect: `then=fedprox`, `solver=steps|auto`
+            (where auto includes an option that is not set), or a bare name, which means set and not zero.
+
+    Returns:
+        A field for the body of a dataclass.
+
+    Raises:
+        TypeError: if the default is mutable.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from coterie.extend import option
+        >>> @dataclass(frozen=True)
+        ... class Settings:
+        ...     lr: float = option(0.1, "learning rate", above=0)
+        >>> Settings(lr=0.5)
+        Settings(lr=0.5)
     """
     facts = {"name": name, "help": help, "choices": choices, "low": low, "above": above, "high": high}
     facts["needs"] = (needs,) if needs else ()
@@ -200,7 +240,7 @@ def option(
 
 
 class OptionGroup:
-    """Base of nested values whose settings are options of the value that contains them.
+    """Base class of nested values whose fields are options of the value that contains them.
 
     By default every field that is an option belongs to the group. A family whose members have different fields
     overrides all three methods.
@@ -208,7 +248,7 @@ class OptionGroup:
 
     @classmethod
     def group_options(cls, default: Any) -> tuple[Option, ...]:
-        """Return the options of the group; their defaults are those of `default`."""
+        """Return the options of the group, with the values of `default` as defaults."""
         return options_of(cls, default)
 
     @classmethod
@@ -216,25 +256,30 @@ class OptionGroup:
         """Return the value with these options.
 
         Args:
-            values: Options by name, also those of other groups.
-            default: Value that supplies what the options do not name.
-            declared: Default of the field, whose options `group_options` returned.
+            values: Options by name; options of other groups are ignored.
+            default: Value that provides all settings that `values` does not contain.
+            declared: Default of the field, which was passed to `group_options`.
         """
         return from_options(cls, values, default)
 
     def to_group(self, default: Any) -> dict[str, Any]:
-        """Return the options that give this value where `default` is the field's default."""
+        """Return the options that describe this value, where `default` is the default of the field."""
         return to_options(self)
 
 
 def options_of(kind: Any, default: Any = None) -> tuple[Option, ...]:
-    """Return the options of a dataclass; `default` is an instance whose values are the defaults."""
+    """Return the options of a dataclass.
+
+    Args:
+        kind: The dataclass.
+        default: Instance whose values are the defaults of the options; by default, those of the fields.
+    """
     return _default_options(kind) if default is None else _options_with_defaults(kind, default)
 
 
 @cache
 def _default_options(kind: Any) -> tuple[Option, ...]:
-    """Return the options with the defaults of the fields, which are the same each time."""
+    """Return the options of a dataclass with the defaults of its fields."""
     return _options_with_defaults(kind, None)
 
 
@@ -250,7 +295,7 @@ def _options_with_defaults(kind: Any, default: Any) -> tuple[Option, ...]:
 
 
 def options_by_field(kind: Any) -> dict[str, tuple[Option, ...]]:
-    """Return the options of a dataclass by the field that holds the nested value; those of its own under ""."""
+    """Return the options of a dataclass by field: those of nested values under their field, all others under ""."""
     found: dict[str, tuple[Option, ...]] = {"": ()}
     for each, declared, group in _fields_of(kind):
         if declared is not None:
@@ -261,12 +306,16 @@ def options_by_field(kind: Any) -> dict[str, tuple[Option, ...]]:
 
 
 def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> Any:
-    """Return the dataclass with these options, which are checked; names that it does not have are ignored.
+    """Return an instance of a dataclass with these options.
 
     Args:
         kind: The dataclass.
-        values: Options by name.
-        default: An instance that supplies what the options do not name; by default the fields' defaults do.
+        values: Options by name; names that the dataclass does not have are ignored.
+        default: Instance that provides all settings that `values` does not contain; by default, the defaults of the
+            fields are used.
+
+    Raises:
+        ConfigError: if a value is not allowed.
     """
     given: dict[str, Any] = {}
     for each, declared, group in _fields_of(kind):
@@ -282,38 +331,41 @@ def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> A
 
 
 def to_options(value: Any) -> dict[str, Any]:
-    """Return the options that give this value; those that are None are left out."""
+    """Return the options that describe this value, without those that are None."""
     found: dict[str, Any] = {}
     for each, declared, group in _fields_of(type(value)):
-        own = getattr(value, each.name)
+        current = getattr(value, each.name)
         if declared is not None:
-            if own is not None:
-                found[declared.name] = own
+            if current is not None:
+                found[declared.name] = current
         elif group is not None:
-            found |= own.to_group(_default(each))
+            found |= current.to_group(_default(each))
     return found
 
 
 def check_fields(value: Any) -> None:
-    """Check the options of a dataclass instance and bring them into their types; called by its `__post_init__`.
+    """Check the options of a dataclass instance and convert them to their types; called by its `__post_init__`.
+
+    Args:
+        value: The instance; converted values replace those of its fields.
 
     Raises:
-        ConfigError: if a value is of another type, out of range or not one of the choices.
+        ConfigError: if a value has the wrong type, is out of range or is not one of the choices.
     """
     for each, declared, group in _fields_of(type(value)):
-        own = getattr(value, each.name)
+        current = getattr(value, each.name)
         if declared is not None:
-            checked = declared.check(own)
+            checked = declared.check(current)
         elif group is not None:
-            checked = _checked_group(each.name, group, own)
+            checked = _checked_group(each.name, group, current)
         else:
             continue
-        if checked is not own:
+        if checked is not current:
             object.__setattr__(value, each.name, checked)
 
 
 def _checked_group(name: str, hint: Any, value: object) -> object:
-    """A nested value; a family's text or plain form is as good as the member itself."""
+    """Return a nested value, which may be given as the object itself or as the text or plain form of a member."""
     if isinstance(value, hint):
         return value
     if issubclass(hint, Registered) and isinstance(value, str | Mapping):
@@ -322,14 +374,14 @@ def _checked_group(name: str, hint: Any, value: object) -> object:
 
 
 def plain_value(value: object) -> Any:
-    """Return an option's value as TOML and JSON hold it: a member of a family becomes a table, or its bare name."""
+    """Return an option's value in the form of TOML and JSON: a member of a family becomes a table or its bare name."""
     if isinstance(value, tuple):
         return [plain_value(each) for each in value]
     return short_plain(value) if isinstance(value, Registered) else value
 
 
 def _fields_of(kind: Any) -> tuple[tuple[Field[Any], Option | None, Any], ...]:
-    """The fields that the constructor of a dataclass takes, each with the option or the group of options that it is."""
+    """Return the constructor fields of a dataclass, each with its option or its group of options."""
     return _cached_fields(kind)
 
 
@@ -373,7 +425,7 @@ def _declared(each: Field[Any], hint: Any) -> Option:
 
 
 def _kind(hint: Any) -> tuple[type, tuple[str, ...], tuple[str, ...]]:
-    """The type of an option, its choices, and words that may stand instead of a number, from a field's annotation."""
+    """Derive from an annotation the type of an option, its choices, and texts that are allowed instead of a number."""
     if get_origin(hint) in (Union, types.UnionType):
         parts = [part for part in get_args(hint) if part is not types.NoneType]
         words = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
@@ -386,20 +438,28 @@ def _kind(hint: Any) -> tuple[type, tuple[str, ...], tuple[str, ...]]:
     return hint, (), ()
 
 
-def options_of_function(function: Callable[..., object], but: frozenset[str] = frozenset()) -> tuple[Option, ...]:
-    """Return the options that the keyword parameters of a function are; their help is in the `Args` of its docstring.
+def options_of_function(function: Callable[..., object], exclude: frozenset[str] = frozenset()) -> tuple[Option, ...]:
+    """Return options for the keyword parameters of a function.
+
+    The help texts are read from the `Args` section of its docstring.
 
     Args:
-        function: A function whose parameters have types and defaults.
-        but: Names of parameters that are no options.
+        function: Function whose parameters have types and defaults.
+        exclude: Names of parameters that are not options.
+
+    Raises:
+        ConfigError: if a parameter has no type or no default.
     """
     hints, text = get_type_hints(function), inspect.getdoc(function) or ""
     found: list[Option] = []
     for each in inspect.signature(function).parameters.values():
-        if each.name in but:
+        if each.name in exclude:
             continue
         if each.default is each.empty or each.name not in hints:
-            raise ConfigError(f"{function.__name__}: the parameter {each.name} needs a type and a default")
+            raise ConfigError(
+                f"the parameter {each.name} of {function.__name__} cannot become an option: give it a type annotation "
+                "and a default value"
+            )
         kind, choices, words = _kind(hints[each.name])
         described = re.search(rf"^ +{each.name}: (.+(?:\n {{8,}}.+)*)", text, re.MULTILINE)
         help = " ".join(described[1].split()).rstrip(".") if described else ""
@@ -414,10 +474,10 @@ SEED = Option("seed", int, "seed of all random numbers", 0, low=0, high=LARGEST)
 
 
 def check_seed(seed: object) -> int:
-    """Return the seed as a plain whole number.
+    """Return the seed as a Python integer.
 
     Raises:
-        ConfigError: if it is anything else.
+        ConfigError: if the seed is not an integer of at least 0.
     """
     checked = SEED.check(seed)
     if not isinstance(checked, int):
@@ -426,7 +486,16 @@ def check_seed(seed: object) -> int:
 
 
 def check_all(given: Mapping[str, object], options: Iterable[Option], owner: str) -> dict[str, object]:
-    """Check names and values; an unknown name gets the nearest valid one."""
+    """Return the given options, checked and without those that are None.
+
+    Args:
+        given: Options by name.
+        options: Known options.
+        owner: Description of the value that has these options, for error messages.
+
+    Raises:
+        ConfigError: if a name is unknown (the message suggests a similar one) or a value is not allowed.
+    """
     known = {option.name: option for option in options}
     for name in given:
         if name not in known:
@@ -437,14 +506,14 @@ def check_all(given: Mapping[str, object], options: Iterable[Option], owner: str
 def without_effect(
     options: Iterable[Option], values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
-    """Return the options that are set but have no effect, with the condition that is not met.
+    """Return the options that are set but have no effect, each with the condition that is not met.
 
-    Options that have their default value are not mentioned: a stored configuration names them all.
+    Options with their default value are not included, since a stored configuration contains all options.
 
     Args:
         options: Options of a value.
-        values: The options that give it, as `to_options` returns them.
-        defaults: Default values, if they are not those of the options.
+        values: Options that describe the value, as returned by `to_options`.
+        defaults: Default values that differ from those of the options.
     """
     unset = {each.name: each.default for each in options} | dict(defaults or {})
     unmet = {each.name: each.unmet(values) for each in options if values.get(each.name) not in (None, unset[each.name])}
@@ -452,7 +521,7 @@ def without_effect(
 
 
 def plain_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """Return the options that are set as plain values that TOML can store."""
+    """Return the options that are not None, as plain values that TOML can store."""
     plain = {
         name: value.item() if isinstance(value, np.generic) else plain_value(value) for name, value in options.items()
     }

@@ -156,8 +156,8 @@ def test_predictions_come_from_the_clients_own_model(result):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: r.predict(np.ones((2, 4))), "ifca needs a few labelled samples to place a new client"),
-        (lambda r: r.predict(np.ones((2, 4)), client="nobody"), "was not in the training: for somebody new"),
+        (lambda r: r.predict(np.ones((2, 4))), "ifca needs a few labelled samples to assign a new client"),
+        (lambda r: r.predict(np.ones((2, 4)), client="nobody"), "was not in the training data: for a new client"),
         (lambda r: r.predict(np.ones((2, 4)), cluster=2), "cluster must be 0 to 1, got 2"),
         (lambda r: r.predict(np.ones((2, 3)), cluster=0), r"shape \(n, 4\), got \(2, 3\)"),
         (lambda r: r.assign(np.ones((2, 4)), np.ones(3)), "2 samples but labels of shape"),
@@ -247,7 +247,7 @@ def test_resume_refuses_other_data_and_arrays_from_nowhere(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         coterie.fit(population(), "ifca", learner="linear", out=tmp_path / "cut", callbacks=[stop])
-    with pytest.raises(RunError, match="the data is not that of the run"):
+    with pytest.raises(RunError, match="the data differs from that of the run"):
         coterie.resume(tmp_path / "cut", population(seed=1))
     with pytest.raises(RunError, match=r"use coterie.resume\(folder, data\)"):
         coterie.resume(tmp_path / "cut")
@@ -264,7 +264,7 @@ def test_resume_refuses_other_data_and_arrays_from_nowhere(tmp_path):
         ({"lr": float("nan")}, "lr must be a number above 0, or auto, got nan"),
         ({"participation": 1.5}, "participation must be a number above 0 and at most 1"),
         ({"averaging": "member"}, "unknown averaging 'member': did you mean 'members'"),
-        ({"local_steps": 2, "local_epochs": 2}, "give one of them"),
+        ({"local_steps": 2, "local_epochs": 2}, "set only one of them"),
         ({"exchange": "gradient", "local_steps": 3}, "set local_steps=1"),
         ({"learner": "logistic"}, "logistic predicts classes but the targets are numbers"),
         ({"learner": "liner"}, "unknown learner 'liner': did you mean 'linear'"),
@@ -273,12 +273,12 @@ def test_resume_refuses_other_data_and_arrays_from_nowhere(tmp_path):
         ({"learner": "cnn"}, "cnn needs images"),
         ({"learner": 7}, "learner must be one of"),
         ({"method": "ifka"}, "unknown method 'ifka': did you mean 'ifca'"),
-        ({"method": "fedavg", "clusters": 2}, "clusters means nothing to method fedavg"),
+        ({"method": "fedavg", "clusters": 2}, "clusters has no meaning for method fedavg"),
         ({"shared": "layer9", "learner": "mlp"}, "shared='layer9' names no parameter"),
         ({"shared": "layer0,layer1", "learner": "mlp"}, "leave at least one layer to the clusters"),
         ({"stable_after": 1}, "stable_after must be a whole number at least 2"),
         ({"device": "abacus"}, "device 'abacus' cannot be used here"),
-        ({"init": "nowhere"}, "'nowhere' is no run folder"),
+        ({"init": "nowhere"}, "'nowhere' is not a run folder"),
         ({"init": [{"weight": np.ones(4)}]}, "init has 1 models but clusters=2"),
         ({"init": [{"weight": np.ones(3)}] * 2}, "model 0 of init has arrays"),
         ({"init": [{"weight": np.ones(4)}] * 2, "restarts": 2}, "leave restarts at 1"),

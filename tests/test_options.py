@@ -108,8 +108,8 @@ def test_values_are_brought_into_their_type(name, value, expected):
         ("weight", 10**400, "weight must be a number above 0"),
         ("weight", "heavy", "weight must be a number above 0, got 'heavy'"),
         ("colour", b"red", "colour must be a text"),
-        ("colour", "a\0b", "colour must be a text that UTF-8 can store, without NUL"),
-        ("colour", "\ud800", "colour must be a text that UTF-8 can store"),
+        ("colour", "a\0b", "colour must be UTF-8 text without NUL characters"),
+        ("colour", "\ud800", "colour must be UTF-8 text"),
         ("bell", 1, "bell must be true or false, got 1"),
         ("brake", "disk", "unknown brake 'disk': did you mean 'disc'"),
         ("brake", 1, "brake"),
@@ -353,7 +353,7 @@ def test_restarts_belong_to_the_initializer():
     assert from_options(IFCA, {"restarts": 3}).init == RandomInit(restarts=3)
     assert from_options(IFCA, {"restarts": 3, "init": "gaussian:sd=2"}).init == GaussianInit(sd=2, restarts=3)
     assert from_options(IFCA, {"init": "gaussian:sd=2,restarts=4"}).init == GaussianInit(sd=2, restarts=4)
-    with pytest.raises(ConfigError, match="restarts=3 needs random starts: leave restarts at 1 with init=odcl"):
+    with pytest.raises(ConfigError, match="restarts=3 needs random initial models: leave restarts at 1 with init=odcl"):
         from_options(IFCA, {"restarts": 3, "init": "odcl"})
 
 

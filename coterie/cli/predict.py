@@ -104,7 +104,7 @@ def _of_one_client(
     labelled = None if support is None else _read(support, result, complete=True)
     if labelled is not None and labelled.y is None:
         what = f"column {result.schema.target!r}" if result.schema.is_table else "array y"
-        raise InputError(f"{support} has no {what}: a new client is placed by labelled samples")
+        raise InputError(f"{support} has no {what}: new clients are assigned by labelled samples")
     given = None if labelled is None or labelled.y is None else (labelled.x, labelled.y)
     predicted = result.predict(samples.x, client=client_id, cluster=cluster, support=given)
     if samples.y is not None and samples.y.shape != predicted.shape:

@@ -1,1 +1,1 @@
-"""Values that travel between the rooms: ids, keys, shards, clusters, regroups, messages. No policy."""
+"""Core values and protocols shared by all packages: shards, random keys, clusters, regroups, messages, server state."""

@@ -1,7 +1,8 @@
-"""Cutting a shard into blocks that a learner can work on at once.
+"""Division of a shard into blocks of clients that a learner processes at once.
 
-Clients of like size are stacked into dense (B, n, ...) arrays. Sizes are rounded up to one of a few classes (at most a
-quarter of padding, masked out). Classes are joined while the padding costs less than another block would.
+Clients with similar numbers of samples are stacked into dense (B, n, ...) arrays. Sizes are rounded up to one of a few
+size classes, so that padding, which is masked, stays below a quarter. Size classes are joined while the additional
+padding costs less than an additional block.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from coterie.core.keys import Words
 from coterie.core.shard import Positions, Shard
 
 BLOCK_BYTES = 8 << 20
-"""Features of one block: small enough to stay in the cache between scoring and training."""
+"""Maximum size of the features of one block, small enough to stay in the CPU cache between scoring and training."""
 
 PADDING_BYTES = 1 << 20
-"""Padding up to which classes are joined, counted as rows times the larger of a sample and a model.
+"""Maximum padding when size classes are joined: number of padded rows times the larger size of a sample and a model.
 
-A block costs about as much in calls as this much arithmetic on padding.
+The overhead of an additional block is about the cost of computing on this much padding.
 """
 
 
 @dataclass
 class Memory:
-    """What is computed from samples alone and so need not be computed again in the next round; bounded."""
+    """Bounded cache of tensors that depend on the samples only, for reuse in later rounds."""
 
     limit: int
-    """Bytes that may be kept."""
+    """Maximum number of bytes in the cache."""
     used: int = 0
     kept: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
     def recall(self, key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
-        """What `make` gave for this key before, else now."""
+        """Return the cached tensor of this key; if there is none, call `make` and cache the result if it fits."""
         if key in self.kept:
             return self.kept[key]
         made = make()
@@ -49,40 +50,45 @@ class Memory:
 
 @dataclass(frozen=True)
 class Block:
-    """B clients of like size."""
+    """Samples of B clients of similar size, stacked into dense arrays."""
 
     positions: Positions
-    """Their places in the shard, shape (B,)."""
+    """Positions of the clients in the shard, (B,)."""
     x: Tensor
-    """(B, n, ...); rows past a client's size repeat its first sample and are masked."""
+    """Features, (B, n, ...). Rows beyond a client's size repeat its first sample and are masked."""
     y: Tensor
-    """(B, n)."""
+    """Labels or targets, (B, n)."""
     sizes: Tensor
-    """n_i, shape (B,), int64."""
+    """Number of samples of each client (n_i), (B,), int64."""
     mask: Tensor | None
-    """(B, n) True for real samples; None when there is no padding."""
+    """True for real samples, False for padding, (B, n); None if there is no padding."""
     keys: Words
-    """One key a client for what is drawn this round, shape (B,)."""
+    """Random key of each client for this round, (B,)."""
     focus: Tensor | None = None
-    """(B, n) what each sample counts in training, on top of its share in the mean; None: 1."""
+    """Weight of each sample in training, in addition to its share in the mean, (B, n); None: all weights are 1."""
     shares: Tensor | None = None
-    """(B, n, K) what each sample counts for each of several models that are trained at once."""
+    """Weight of each sample for each of K models that are trained at once, (B, n, K)."""
     memory: Memory | None = None
-    """Where what a learner computes from these samples may be kept; None: nowhere."""
+    """Cache for tensors that a learner computes from these samples; None: nothing is cached."""
     name: tuple[object, ...] = ()
-    """What tells these samples from others in the memory."""
+    """Key that identifies these samples in the cache."""
 
     def recall(self, what: str, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` gives, which depends on nothing but the samples; kept if there is room."""
+        """Return a tensor that depends on the samples only, from the cache if possible.
+
+        Args:
+            what: Name of the tensor.
+            make: Function that computes the tensor.
+        """
         return _recalled(self.memory, (*self.name, what), make)
 
     @property
     def counts(self) -> Tensor:
-        """n_i in the floating type of the features: dividing by whole numbers would fall back to float32."""
+        """Sizes in the dtype of the features: division by an integer tensor would fall back to float32."""
         return self.sizes.to(self.x.dtype)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over each client's own samples: (B, n, ...) to (B, ...)."""
+        """Return the mean over each client's samples without padding: (B, n, ...) becomes (B, ...)."""
         if self.mask is None:
             return values.mean(dim=1)
         mask = self.mask.reshape(self.mask.shape + (1,) * (values.dim() - 2))
@@ -90,7 +96,11 @@ class Block:
         return total / self.counts.reshape(-1, *(1,) * (values.dim() - 2))
 
     def alone(self, b: int) -> Block:
-        """One client of the block, without its padding."""
+        """Return a block of one client, without padding.
+
+        Args:
+            b: Index of the client in this block.
+        """
         row, size = slice(b, b + 1), int(self.sizes[b])
         return replace(
             self,
@@ -106,39 +116,51 @@ class Block:
 
 
 def size_class(sizes: Positions) -> Positions:
-    """Round sizes up to multiples of a quarter of their leading power of two: padding stays under 25 %."""
+    """Return sizes rounded up to a multiple of a quarter of their leading power of two, so padding is below 25 %."""
     step = np.maximum(1, 2 ** np.maximum(0, np.floor(np.log2(sizes)).astype(np.int64) - 2))
     rounded: Positions = -(-sizes // step) * step
     return rounded
 
 
 def cut(shard: Shard, keys: Words, model_bytes: int, memory: Memory | None = None) -> Iterator[Block]:
-    """The shard's clients in blocks of like size; `model_bytes` is what one client's work copies of models.
+    """Yield the clients of a shard in blocks of similar size.
 
-    A memory belongs to one shard and the parts taken of it.
+    Args:
+        shard: Samples of the clients.
+        keys: Random key of each client, (m,).
+        model_bytes: Number of bytes of model copies that the work for one client needs.
+        memory: Cache for tensors that depend on the samples only. It belongs to one shard and the parts taken from it.
     """
     row = max(1, shard.x[:1].numel() * shard.x.element_size())
     for group in like_sizes(shard.sizes, row, model_bytes):
-        width = int(shard.sizes[group].max())  # clients of one size need no padding, whatever their class
+        width = int(shard.sizes[group].max())  # clients of equal size need no padding
         count = _most_clients(width, row, model_bytes)
         for first in range(0, len(group), count):
             yield _block(shard, group[first : first + count], width, keys, memory)
 
 
 def like_sizes(sizes: Positions, row_bytes: int, model_bytes: int) -> list[Positions]:
-    """Return the positions of clients of like size: those of one class, or of several that fit in one small block."""
+    """Return the positions of clients of similar size, group by group.
+
+    A group consists of one size class, or of several small ones that fit into one block.
+
+    Args:
+        sizes: Number of samples of each client, (m,).
+        row_bytes: Number of bytes of one sample.
+        model_bytes: Number of bytes of model copies that the work for one client needs.
+    """
     classes = size_class(sizes)
     order = np.argsort(classes, kind="stable")
     borders = np.flatnonzero(np.diff(classes[order])) + 1
     found: list[list[Positions]] = []
-    clients = samples = 0  # of the last of them
+    clients = samples = 0  # in the last group
     for group in np.split(order, borders) if len(order) else ():
-        own = sizes[group]
-        width, many, total = int(own.max()), clients + len(group), samples + int(own.sum())
-        padding = (width * many - total) * max(row_bytes, model_bytes)
-        if found and padding <= PADDING_BYTES and many <= _most_clients(width, row_bytes, model_bytes):
+        added = sizes[group]
+        width, count, total = int(added.max()), clients + len(group), samples + int(added.sum())
+        padding = (width * count - total) * max(row_bytes, model_bytes)
+        if found and padding <= PADDING_BYTES and count <= _most_clients(width, row_bytes, model_bytes):
             found[-1].append(group)
-            clients, samples = many, total
+            clients, samples = count, total
         else:
             found.append([group])
             clients, samples = len(group), total - samples
@@ -154,7 +176,7 @@ def _block(shard: Shard, positions: Positions, width: int, keys: Words, memory: 
     device = shard.x.device
     name = () if memory is None else (starts.tobytes(), sizes.tobytes())
     exact = bool((sizes == width).all())
-    if exact and bool((np.diff(starts) == width).all()):  # neighbours in memory: a view, no copy
+    if exact and bool((np.diff(starts) == width).all()):  # adjacent in memory: a view, no copy
         rows = slice(int(starts[0]), int(starts[0]) + width * len(positions))
         x = shard.x[rows].reshape(len(positions), width, *shard.x.shape[1:])
         y = shard.y[rows].reshape(len(positions), width)
@@ -162,7 +184,7 @@ def _block(shard: Shard, positions: Positions, width: int, keys: Words, memory: 
         columns = np.arange(width)
         inside = columns[None, :] < sizes[:, None]
         index = torch.from_numpy(np.where(inside, starts[:, None] + columns, starts[:, None])).flatten().to(device)
-        # several times faster than indexing by a tensor
+        # index_select is several times faster than indexing with a tensor
         y = shard.y.index_select(0, index).reshape(len(positions), width)
         x = _recalled(memory, (*name, "x"), lambda: shard.x.index_select(0, index))
         x = x.reshape(len(positions), width, *shard.x.shape[1:])

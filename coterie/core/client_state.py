@@ -1,8 +1,8 @@
-"""What clients keep for themselves from round to round: soft weights, personal models.
+"""State that clients keep from round to round, such as soft cluster weights or personal models.
 
-Every row is of a round. The server names the last round of a client's that it accepted, and the client goes on from
-there: a fresh run (no round accepted yet) finds nothing, whatever was kept, and a row of another round is an error
-rather than a guess.
+Every row is stored with the round that it belongs to. The server sends the last round that it accepted from a client,
+and the client continues from its state of that round. In a new run no round has been accepted yet, so stored rows are
+ignored. A row of a different round is an error.
 """
 
 from __future__ import annotations
@@ -20,55 +20,71 @@ from coterie.errors import TrainingError
 
 ROUNDS = "rounds"
 NEVER = -1
-"""The accepted round of a client that was not heard of yet."""
+"""Accepted round of a client that has not replied yet."""
 
 
 @dataclass
 class ClientStateStore:
-    """The rows of all clients that live together: {name: (m, ...)}."""
+    """State of all clients in one process."""
 
     count: int
+    """Number of clients (m)."""
     arrays: Params = field(default_factory=dict)
+    """Rows of all clients, {name: (m, ...)}."""
     rounds: Tensor = field(init=False)
-    """(m,) the round that each row is of."""
+    """Round that each client's rows belong to, (m,)."""
     lock: Lock = field(default_factory=Lock)
+    """Lock for writing from several threads."""
 
     def __post_init__(self) -> None:
         self.rounds = torch.full((self.count,), NEVER, dtype=torch.int64)
 
     def copy(self) -> Params:
-        """Everything, to be written to a checkpoint."""
+        """Return a copy of the state of all clients for a checkpoint."""
         return {name: value.clone() for name, value in self.arrays.items()} | {ROUNDS: self.rounds.clone()}
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove the state of all clients."""
         self.restore({ROUNDS: torch.full((self.count,), NEVER, dtype=torch.int64)})
 
     def restore(self, copied: Params) -> None:
-        """The inverse of `copy`."""
+        """Restore the state that `copy` returned."""
         self.arrays = {name: value.clone() for name, value in copied.items() if name != ROUNDS}
         self.rounds = copied[ROUNDS].clone()
 
 
 @dataclass(frozen=True)
 class ClientStates:
-    """The rows of some of the clients of a store."""
+    """State of some of the clients in a store."""
 
     store: ClientStateStore
     places: Positions
-    """(m,) where their rows are."""
+    """Rows of these clients in the store, (m,)."""
 
     @classmethod
     def of(cls, count: int) -> ClientStates:
-        """For so many clients, with nothing kept yet."""
+        """Return an empty state for `count` clients."""
         return cls(ClientStateStore(count), np.arange(count))
 
     def take(self, positions: Positions) -> ClientStates:
-        """Only these clients."""
+        """Return the state of these clients only."""
         return ClientStates(self.store, self.places[positions])
 
     def read(self, name: str, positions: Positions, accepted: Tensor, default: Tensor) -> Tensor:
-        """The rows of these clients after the rounds in `accepted` (B,), or `default` (B, ...) where there is none."""
+        """Return an array of these clients' state after their last accepted round.
+
+        Args:
+            name: Name of the array.
+            positions: Positions of the clients, (B,).
+            accepted: Last accepted round of each client, (B,), or `NEVER`.
+            default: Rows of clients without an accepted round, (B, ...).
+
+        Returns:
+            One row for each client, in the shape of `default`.
+
+        Raises:
+            TrainingError: if a client's stored state belongs to a different round.
+        """
         known = accepted >= 0
         if not bool(known.any()):
             return default
@@ -77,14 +93,20 @@ class ClientStates:
         if name not in self.store.arrays or bool(stale.any()):
             first = int(stale.nonzero()[0]) if bool(stale.any()) else 0
             raise TrainingError(
-                f"the server goes on from round {int(accepted[first])} of a client that has kept "
-                f"{name} of round {int(self.store.rounds[at[first]])}: resume from a checkpoint of this run"
+                f"the server continues from round {int(accepted[first])}, but a client has stored its {name} of round "
+                f"{int(self.store.rounds[at[first]])}: resume from a checkpoint of this run"
             )
         rows = _cut_to(self.store.arrays[name][at], default.shape).to(default)
         return torch.where(known.to(rows.device).reshape(-1, *(1,) * (rows.dim() - 1)), rows, default)
 
     def write(self, positions: Positions, round_: int, rows: Params) -> None:
-        """Keep these rows {name: (B, ...)} as those of this round."""
+        """Store the state of these clients after a round.
+
+        Args:
+            positions: Positions of the clients, (B,).
+            round_: The round that the rows belong to.
+            rows: New rows by name, {name: (B, ...)}.
+        """
         at = torch.from_numpy(self.places[positions])
         with self.store.lock:
             for name, value in rows.items():
@@ -98,13 +120,13 @@ class ClientStates:
 
 
 def _grown_to(array: Tensor, shape: torch.Size) -> Tensor:
-    """With zeros behind every axis but the first that is shorter than `shape`: K or the samples have become more."""
+    """Return the array padded with zeros to at least `shape` along every axis but the first, as K or n has grown."""
     missing = [max(0, wanted - has) for has, wanted in zip(array.shape[1:], shape[1:], strict=True)]
     if not any(missing):
         return array
-    return torch.nn.functional.pad(array, [part for more in reversed(missing) for part in (0, more)])
+    return torch.nn.functional.pad(array, [part for length in reversed(missing) for part in (0, length)])
 
 
 def _cut_to(rows: Tensor, shape: torch.Size) -> Tensor:
-    """(B, ...) of this shape: what lies beyond was never this client's, or of another K."""
+    """Return the rows in this shape; entries beyond it belong to other clients or to a former number of clusters."""
     return _grown_to(rows, shape)[tuple(slice(length) for length in shape)]

@@ -1,4 +1,4 @@
-"""The models of a run: K clusters, in one or several independent restarts, with or without a shared body."""
+"""Models of a run: K clusters in one or several independent restarts, with or without a shared body."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 Params = dict[str, Tensor]
+"""Named parameters of one or several models."""
 
 
 def row_bytes(arrays: Mapping[str, Tensor]) -> int:
-    """Return the bytes of one row (one slot, one client) over all named arrays."""
+    """Return the number of bytes of one row (one slot or one client), summed over all named arrays."""
     return sum(a[:1].numel() * a.element_size() for a in arrays.values())
 
 
 def take_rows(params: Params, rows: Tensor) -> Params:
-    """Return copies of the models in `rows`, which may have any shape: {name: rows.shape + (...)}."""
+    """Return copies of the models at `rows`, an index tensor of any shape: {name: rows.shape + (...)}."""
     flat = rows.flatten()
-    # several times faster than indexing by a tensor
+    # index_select is several times faster than indexing with a tensor
     return {n: p.index_select(0, flat.to(p.device)).reshape(*rows.shape, *p.shape[1:]) for n, p in params.items()}
 
 
@@ -29,14 +30,14 @@ def rows_of(params: Params, rows: int | slice) -> Params:
 
 
 ALIGNMENT = 64
-"""Bytes at multiples of which an array in plain layout starts; torch allocates its arrays so."""
+"""Alignment in bytes of the first element of an array in plain layout, as in torch's own allocations."""
 
 
 def plain_layout(array: Tensor) -> Tensor:
-    """Return the array contiguous and aligned, itself where it is both.
+    """Return the array in contiguous and aligned memory; a copy only if necessary.
 
-    The last digits of sums and products depend on the strides and the alignment of their operands. A state that is kept
-    in this layout trains on in the same digits whether it stayed in memory or came from a checkpoint.
+    The rounding of sums and products depends on the strides and the alignment of their operands. With this layout,
+    training continues bit-identically whether the state stayed in memory or was read from a checkpoint.
     """
     if array.is_contiguous() and array.data_ptr() % ALIGNMENT == 0:
         return array
@@ -44,14 +45,35 @@ def plain_layout(array: Tensor) -> Tensor:
 
 
 def flat(models: Mapping[str, Tensor]) -> Tensor:
-    """Return models {name: (B, ...)} as vectors (B, P): their arrays one after the other, sorted by name."""
+    """Return B models as vectors of all their parameters, concatenated in the order of their names.
+
+    Args:
+        models: Parameters of the models, {name: (B, ...)}.
+
+    Returns:
+        One vector for each model, (B, P).
+
+    Example:
+        >>> import torch
+        >>> from coterie.extend import flat
+        >>> flat({"weight": torch.tensor([[1.0, 2.0]]), "bias": torch.tensor([3.0])})
+        tensor([[3., 1., 2.]])
+    """
     return torch.cat(
         [models[name].flatten(1) if models[name].dim() > 1 else models[name][:, None] for name in sorted(models)], dim=1
     )
 
 
 def unflat(vectors: Tensor, like: Mapping[str, Tensor]) -> Params:
-    """Return the models of which `flat` gave the vectors; `like` {name: (1, ...)} has their shapes."""
+    """Return the models that `flat` converted to vectors.
+
+    Args:
+        vectors: One vector for each model, (B, P).
+        like: Parameters with the names and shapes of one model, {name: (1, ...)}.
+
+    Returns:
+        Parameters of the models, {name: (B, ...)}.
+    """
     names = sorted(like)
     parts = torch.split(vectors, [like[name][:1].numel() for name in names], dim=1)
     return {name: part.reshape(len(vectors), *like[name].shape[1:]) for name, part in zip(names, parts, strict=True)}
@@ -61,12 +83,12 @@ def unflat(vectors: Tensor, like: Mapping[str, Tensor]) -> Params:
 class Clusters:
     """Parameters of K clusters in R restarts.
 
-    A *restart* is an independent start of the same method; all restarts share every message. Model k of restart r has
-    the *slot* r K + k. A server holds all slots; a client may have been sent only some of them.
+    A *restart* is an independent repetition of the same method from other initial models; all restarts share every
+    message. Model k of restart r has the *slot* r K + k. The server holds all slots; a client may receive only some.
     """
 
     params: Params
-    """Parameters of the clusters (theta_k), {name: (S, ...)}, with one row for each slot held."""
+    """Parameters of the clusters (theta_k), {name: (S, ...)}, with one row for each available slot."""
     K: int
     """Number of clusters."""
     restarts: int = 1
@@ -74,10 +96,10 @@ class Clusters:
     body: Params | None = None
     """Parameters that all clusters of a restart share, {name: (R, ...)}; None without weight sharing."""
     overall: Params | None = None
-    """A whole model that all clients train besides their cluster's, {name: (R, ...)}; it belongs to no cluster (omega
-    of StoCFL). None without one."""
+    """Parameters of a model that all clients train in addition to their cluster's model (omega of StoCFL),
+    {name: (R, ...)}; None without one."""
     slots: Tensor | None = None
-    """Slots of the rows, ascending, (S,); None: all slots."""
+    """Slots of the rows in ascending order, (S,); None: all slots."""
 
     @property
     def shared(self) -> Params:
@@ -86,46 +108,53 @@ class Clusters:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of one cluster's own parameters."""
+        """Number of bytes of one cluster's parameters, without the shared body."""
         return row_bytes(self.params)
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of one restart's shared body."""
+        """Number of bytes of the shared body of one restart."""
         return row_bytes(self.shared)
 
     @property
     def common_bytes(self) -> int:
-        """Bytes of one restart's shared body and overall model."""
+        """Number of bytes of the shared body and the overall model of one restart."""
         return self.body_bytes + row_bytes(self.overall or {})
 
     def at(self, slots: Tensor) -> Params:
-        """Return whole models for slots of any shape: {name: slots.shape + (...)}."""
+        """Return complete models, including the shared body.
+
+        Args:
+            slots: Slots of the models, a tensor of any shape.
+
+        Returns:
+            Parameters by name, {name: slots.shape + (...)}.
+        """
         rows = self._rows(slots)
         restarts = torch.div(slots, self.K, rounding_mode="floor")
         return take_rows(self.params, rows) | take_rows(self.shared, restarts)
 
     def all_models(self) -> Params:
-        """Return whole models of every slot held, {name: (S, ...)}; no copies without a body."""
+        """Return the complete models of all available slots, {name: (S, ...)}; not copied if there is no body."""
         if not self.shared:
             return self.params
         count = next(iter(self.params.values())).shape[0]
         return self.at(torch.arange(count) if self.slots is None else self.slots)
 
     def by_restart(self, values: Tensor) -> Tensor:
-        """Return values of every slot, (..., R K), as (..., R, K)."""
+        """Return values of all slots, (..., R K), reshaped to (..., R, K)."""
         return values.reshape(*values.shape[:-1], self.restarts, self.K)
 
     def keep(self, slots: Tensor) -> Clusters:
-        """Return these slots only (ascending), as they are sent to a client that needs no others."""
+        """Return the models of these slots only, for a client that needs no others; `slots` must be ascending."""
         return replace(self, params=take_rows(self.params, self._rows(slots)), slots=slots)
 
     def _rows(self, slots: Tensor) -> Tensor:
-        """Return the rows that hold these slots."""
+        """Return the row of each slot."""
         return slots if self.slots is None else torch.searchsorted(self.slots, slots)
 
     def in_plain_layout(self) -> Clusters:
-        """Return the same models in arrays that are contiguous and aligned."""
+        """Return the same models in contiguous and aligned arrays."""
         params, body, overall = (
             part and {name: plain_layout(p) for name, p in part.items()}
             for part in (self.params, self.body, self.overall)
@@ -133,16 +162,16 @@ class Clusters:
         return replace(self, params=params or {}, body=body, overall=overall)
 
     def keep_restart(self, index: int) -> Clusters:
-        """Return one restart with everything that training continues from."""
+        """Return everything that is needed to continue the training of one restart."""
         own, common = slice(index * self.K, (index + 1) * self.K), slice(index, index + 1)
         body, overall = (rows_of(shared or {}, common) or None for shared in (self.body, self.overall))
         return Clusters(rows_of(self.params, own), self.K, body=body, overall=overall)
 
     def restart(self, index: int) -> Clusters:
-        """Return the models of one restart to predict with: without the overall model, which no cluster predicts by."""
+        """Return the models of one restart for prediction, without the overall model, which only training uses."""
         return replace(self.keep_restart(index), overall=None)
 
     def models(self) -> list[Params]:
-        """Return one dict of named tensors for each cluster; for a single restart only."""
+        """Return the named parameters of each cluster; only for a single restart."""
         whole = self.all_models()
         return [{name: p[k] for name, p in whole.items()} for k in range(self.K)]

@@ -1,4 +1,4 @@
-"""What is known of the clients, and their data where it lies in this process."""
+"""Federated data sets: facts about the clients, and their samples if they are in this process."""
 
 from __future__ import annotations
 
@@ -21,99 +21,116 @@ from coterie.errors import InputError
 
 @dataclass(frozen=True)
 class Profile:
-    """What a server may know before the first round: shapes, kind of task, sizes. No sample."""
+    """Shape of the samples and kind of task, which the server knows before the first round."""
 
     features: tuple[int, ...]
     """Shape of one sample."""
     classes: int | None
-    """C for classification; None for regression."""
+    """Number of classes (C); None for regression."""
 
 
 @dataclass(frozen=True)
 class Newcomers:
-    """Clients that did not train, one for each true group: how well do the models serve somebody new?"""
+    """Clients that do not take part in training, one for each true group, on which trained models are evaluated."""
 
     support: Shard
-    """Labelled samples from which a newcomer finds its clusters."""
+    """Labelled samples by which each newcomer is assigned to clusters."""
     query: Shard
-    """Samples of the same newcomers, on which it is measured."""
+    """Test samples of the same newcomers."""
 
 
 @dataclass(frozen=True)
 class ClientDirectory(ABC):
-    """Who the clients are and what is known of them, wherever their samples lie."""
+    """Facts about all clients of a federation; the samples may be in this process or elsewhere."""
 
     name: str
+    """Name of the data."""
     _: KW_ONLY
     truth: npt.NDArray[np.int64] | None = None
-    """The true group of each client, shape (m,)."""
+    """True group of each client, (m,); None if unknown."""
     true_models: npt.NDArray[np.float64] | None = None
-    """The true parameters of each group, shape (groups, d), for synthetic data."""
+    """True parameters of each group, (groups, d), for synthetic data."""
     true_basis: npt.NDArray[np.float64] | None = None
-    """Orthonormal directions (d, c) that the true parameters of all groups lie in, where there are some."""
+    """Orthonormal basis of the subspace of the true parameters of all groups, (d, c), for synthetic data."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """The scenario's options, so that it can be made again; empty for a user's own arrays."""
+    """Options of the scenario, from which it can be generated again; empty for other data."""
     recommended: Mapping[str, object] = field(default_factory=dict)
-    """Run options that suit this data; used where the user says nothing."""
+    """Recommended run options for this data, which replace the defaults."""
     group_names: tuple[str, ...] = ()
+    """Names of the true groups."""
     schema: Schema = field(default_factory=Schema)
-    """How raw values became features and classes: columns, scaling, class labels."""
+    """Encoding of the raw values: columns, scaling and class labels."""
     column_notes: tuple[ColumnNote, ...] = ()
-    """What became of each column of the table that the data came from; empty for other data."""
+    """Use of each column of the table that the data was read from; empty for other data."""
     newcomers: Newcomers | None = None
+    """Clients that do not take part in training."""
     client_notes: tuple[str, ...] = ()
-    """What is known of the data of each client, m texts, parts separated by "; "; empty where nobody said."""
+    """Descriptions of the clients' data, one text for each client with parts separated by "; "; may be empty."""
 
     @property
     @abstractmethod
     def clients(self) -> tuple[ClientId, ...]:
-        """All ids, in the order of everything that has a row for each client."""
+        """Ids of all m clients, in the order of all arrays with a row for each client."""
 
     @property
     @abstractmethod
     def profile(self) -> Profile:
-        """Shapes and kind of task."""
+        """Shape of the samples and kind of task."""
 
     @property
     @abstractmethod
     def sizes(self) -> Positions:
-        """Training samples of each client before any are put aside, (m,)."""
+        """Number of training samples of each client, (m,), before a validation split."""
 
     @property
     @abstractmethod
     def tested(self) -> npt.NDArray[np.bool_] | None:
-        """(m,) which clients have test samples; None where nobody has."""
+        """Whether each client has test samples, (m,); None if there are no test samples at all."""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the d features; empty where the data came without names."""
+        """Names of the d features; empty for data without feature names."""
         return self.schema.feature_names
 
     def compact(self) -> Self:
-        """Return the same clients with only those classes that occur, numbered 0 to C-1."""
+        """Return the same clients with the labels that occur renumbered as classes 0 to C-1."""
         return self
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A digest by which a run knows its data again."""
+        """Return a hash that identifies the data, by which a resumed run checks that it is unchanged."""
 
     @abstractmethod
     def training_only(self) -> Self:
-        """The same clients with what they train on and nothing else: no test data, no newcomers, no truth."""
+        """Return the same clients with their training data only: without test data, newcomers and true groups."""
 
 
 @dataclass(frozen=True)
 class FederatedDataset(ClientDirectory):
-    """Clients in memory: training data, optional held-out data, optional true groups."""
+    """Clients with their data in memory: training samples, optional test samples, optional true groups.
+
+    Functions such as `coterie.from_table`, `coterie.from_arrays` and `coterie.scenario` create it.
+
+    Example:
+        >>> import numpy as np
+        >>> import coterie
+        >>> x, y = np.array([[1.0], [2.0], [3.0]]), np.array([2.0, 4.0, 6.0])
+        >>> data = coterie.from_arrays({"a": (x, y), "b": (x, -y)})
+        >>> data.clients
+        ('a', 'b')
+        >>> data.sizes
+        array([3, 3])
+    """
 
     train: Shard
+    """Training samples."""
     test: Shard | None = None
-    """Held-out samples of the same clients in the same order; ranges may coincide."""
+    """Test samples of the same clients in the same order; clients may share test samples."""
     _: KW_ONLY
     sample_truth: npt.NDArray[np.int64] | None = None
-    """Where clients are mixed: the true group of each row of `train.x`; only for scoring."""
+    """True group of each row of `train.x` for clients that mix several groups; used for evaluation only."""
     labels: tuple[int, ...] = ()
-    """All labels that occur, sorted, where the user's own integers are not 0 to C-1. `compact` makes them classes."""
+    """Sorted labels that occur, if they are integers other than 0 to C-1; `compact` renumbers them as classes."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -132,19 +149,20 @@ class FederatedDataset(ClientDirectory):
         y = self.train.y
         if self.labels and self.labels[0] < 0:
             raise InputError(
-                f"label {self.labels[0]} cannot be a class where other data may come with other labels: use labels "
-                "from 0 on"
+                f"label {self.labels[0]} is negative, and labels cannot be renumbered if other nodes may have other "
+                "labels: number the classes from 0"
             )
         labels = [y] if self.test is None else [y, self.test.y]
         found = None if y.is_floating_point() else int(max(int(v.max()) for v in labels if v.numel())) + 1
-        # a table may hold every class in its rows, but not in those of these clients
+        # these clients may lack some of the classes of their table
         classes = len(self.schema.classes) if self.schema.classes else found
         return Profile(tuple(self.train.x.shape[1:]), classes)
 
     def compact(self) -> FederatedDataset:
-        """Return the same clients with the labels that occur numbered 0 to C-1; the schema keeps the labels.
+        """Return the same clients with the labels that occur renumbered as classes 0 to C-1.
 
-        Nodes of a federation each see some of the labels only, so their data must not be renumbered.
+        The schema of the result maps classes to labels. The data of a single node of a deployed federation must not be
+        renumbered, since the node may have only some of the labels.
         """
         if not self.labels:
             return self
@@ -158,7 +176,7 @@ class FederatedDataset(ClientDirectory):
         return replace(self, train=train, test=renumbered(self.test), labels=(), schema=schema)
 
     def fingerprint(self) -> str:
-        """A digest of ids, samples, newcomers and truth: the same data gives the same text. Computed once."""
+        """Return a hash of ids, samples, newcomers and true groups; it is computed once and equal for equal data."""
         return self._digest
 
     @cached_property
@@ -177,7 +195,11 @@ class FederatedDataset(ClientDirectory):
         return digest.hexdigest()
 
     def take(self, positions: Iterable[int]) -> FederatedDataset:
-        """Some of the clients with their samples, and nothing else that is known of them: what a node has."""
+        """Return some of the clients with their samples but without true groups and newcomers, as a node has them.
+
+        Args:
+            positions: Positions of the clients.
+        """
         at = np.fromiter(positions, dtype=np.int64)
         test = None if self.test is None else self.test.take(at)
         return FederatedDataset(self.name, self.train.take(at), test, schema=self.schema, labels=self.labels)
@@ -197,10 +219,10 @@ class FederatedDataset(ClientDirectory):
 
 
 def dtype_name(dtype: torch.dtype) -> Literal["float32", "float64"]:
-    """Return the name of a floating type."""
+    """Return the name of a floating-point dtype."""
     return "float64" if dtype == torch.float64 else "float32"
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """`float32` or `float64` as torch knows it."""
+    """Return the torch dtype called `float32` or `float64`."""
     return {"float32": torch.float32, "float64": torch.float64}[name]

@@ -1,7 +1,7 @@
-"""The expected form of a reply: names, shapes, types and ranges of its arrays, known before the reply arrives.
+"""Expected form of a reply: names, shapes, dtypes and ranges of its arrays, known before the reply arrives.
 
-The server derives it from what it asked for. A length that only the learner of a remote client determines is None here;
-all remote clients must then agree on one length.
+The server derives the form from its request. A length that only the learner of a remote client determines is None; all
+remote clients must then agree on it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch
 from coterie.core.clusters import Clusters, Params
 
 LARGEST = {torch.float64: 1e100, torch.float32: 1e15}
-"""Larger numbers count as not finite: the sum of their squares would overflow."""
+"""Largest number that counts as finite for each dtype; the sum of squares of larger numbers could overflow."""
 LONGEST = 2**16
-"""Largest length of an axis that only the remote clients know."""
+"""Upper bound of the length of an axis that only the remote clients know."""
 ARRAY_OVERHEAD = 4096
-"""Number of bytes that an array takes in addition to its values."""
+"""Number of bytes allowed for an array in addition to its values."""
 
 Missing = Literal["never", "vector", "shared"]
 Total = Literal["", "samples", "mass", "one"]
 
 
 class RunFacts(Protocol):
-    """Facts about a run that every reply depends on."""
+    """Facts about a run on which the form of every reply depends."""
 
     @property
     def features(self) -> tuple[int, ...]:
@@ -36,47 +36,56 @@ class RunFacts(Protocol):
 
     @property
     def classes(self) -> int | None:
-        """Number of classes; None for a regression."""
+        """Number of classes; None for regression."""
         ...
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Floating type of the models."""
+        """Floating-point dtype of the models."""
         ...
 
     @property
     def model_width(self) -> int | None:
-        """Number of parameters of one model; None where only the remote clients can build the learner."""
+        """Number of parameters of one model; None if only the remote clients can build the learner."""
         ...
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One array of a reply."""
+    """Expected form of one array of a reply.
+
+    Example:
+        >>> import torch
+        >>> spec = Spec((3,), torch.float64, low=0.0)
+        >>> spec.fits((3,), torch.float64), spec.fits((4,), torch.float64)
+        (True, False)
+    """
 
     shape: tuple[int | None, ...] = ()
-    """Shape without the axis of clients or slots."""
+    """Shape without the axis of clients or slots; None: a length that the server does not know."""
     dtype: torch.dtype | None = torch.float64
-    """Type of the values; None: any floating type."""
+    """Type of the values; None: any floating-point dtype."""
     low: float = -math.inf
+    """Smallest allowed value."""
     high: float = math.inf
+    """Largest allowed value."""
     missing: Missing = "never"
-    """Where values may be NaN or infinite: `never`; in a whole `vector` (last axis) of a restart that diverged; or
-    `shared`, where the replies of most nodes are so, too, as with a model that has diverged."""
+    """Where NaN and infinite values are allowed: `never`; for all values of a `vector` (last axis), as when a restart
+    diverged; or `shared`, if the replies of most nodes have them too, as when a model diverged."""
     total: Total = ""
     """Upper bound of the sum of the values: the clients' numbers of samples, their mass in the mean, or 1 each."""
     whole: bool = False
-    """Whether the values are whole numbers."""
+    """Whether the values must be integers."""
     axes: int = 0
-    """Number of leading axes (after that of clients) for each of which the total holds."""
+    """Number of leading axes (after the client axis) along which the bound `total` holds separately."""
 
     @property
     def nbytes(self) -> int:
-        """Largest number of bytes of one row."""
+        """Maximum number of bytes of one row."""
         return 8 * math.prod(LONGEST if length is None else length for length in self.shape)
 
     def fits(self, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-        """Return whether an array has this shape and type; an unknown length has an upper bound."""
+        """Return whether this shape and dtype are as expected; an unknown length may be at most `LONGEST`."""
         same = len(shape) == len(self.shape) and all(
             length == wanted or (wanted is None and length <= LONGEST)
             for length, wanted in zip(shape, self.shape, strict=True)
@@ -84,7 +93,7 @@ class Spec:
         return same and (dtype in LARGEST if self.dtype is None else dtype == self.dtype)
 
     def __str__(self) -> str:
-        kind = "a floating type" if self.dtype is None else str(self.dtype).removeprefix("torch.")
+        kind = "any floating-point type" if self.dtype is None else str(self.dtype).removeprefix("torch.")
         return f"{kind} {tuple('any' if length is None else length for length in self.shape)}"
 
 
@@ -93,29 +102,33 @@ Specs = Mapping[str, Spec]
 
 @dataclass(frozen=True)
 class Slots:
-    """A slotted sum of a reply."""
+    """Expected form of a slotted sum of a reply."""
 
     count: int
     """Number of slots."""
     arrays: Specs
+    """Form of each array, without the slot axis."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Everything that a sound reply holds."""
+    """Expected form of a valid reply."""
 
     sums: Specs = field(default_factory=dict)
+    """Arrays that are summed over clients."""
     slotted: Mapping[str, Slots] = field(default_factory=dict)
+    """Arrays that are summed over clients slot by slot."""
     rows: Specs = field(default_factory=dict)
+    """Arrays with one row for each client."""
     uniform: bool = False
-    """Whether a client counts once in the mean, instead of once per sample."""
+    """Whether every client has the same weight in the mean, instead of its number of samples."""
     longest_change: float = math.inf
-    """Largest length of a client's change of a model."""
+    """Maximum Euclidean norm of a client's model change."""
     compares_changes: bool = True
-    """Whether a reply whose change is much longer than those of others may be refused."""
+    """Whether a reply may be refused because its change is much larger than those of other clients."""
 
     def most_bytes(self, clients: int) -> int:
-        """Return the largest number of bytes of all arrays in a reply of this many clients."""
+        """Return the maximum number of bytes of a reply from this many clients."""
         arrays = [spec.nbytes for spec in self.sums.values()]
         arrays += [clients * spec.nbytes for spec in self.rows.values()]
         for slots in self.slotted.values():
@@ -125,15 +138,15 @@ class Expected:
 
 
 def expected_changes(params: Params) -> dict[str, Spec]:
-    """Return the form of summed changes of parameters {name: (S, ...)}."""
+    """Return the expected form of summed changes of parameters {name: (S, ...)}."""
     return {f"change/{name}": Spec(tuple(p.shape[1:]), p.dtype) for name, p in params.items()}
 
 
 def clusters_dtype(clusters: Clusters) -> torch.dtype | None:
-    """Return the floating type of the models; None where no model is sent."""
+    """Return the floating-point dtype of the models; None if there are no models."""
     return next((p.dtype for p in clusters.params.values()), None)
 
 
 def parameter_count(params: Params) -> int:
-    """Return the number of parameters of one model {name: (S, ...)}."""
+    """Return the number of parameters of one of the models {name: (S, ...)}."""
     return sum(math.prod(p.shape[1:]) for p in params.values())

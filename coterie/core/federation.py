@@ -1,4 +1,4 @@
-"""The clients that can be asked, wherever they live. The one verb is `ask`."""
+"""Protocol of a federation: all clients of a run, simulated or remote, which the server contacts by `ask`."""
 
 from __future__ import annotations
 
@@ -17,74 +17,105 @@ from coterie.core.task import Task
 
 @dataclass(frozen=True)
 class Note:
-    """Something that happened on the way to clients elsewhere and that the record of the round should tell."""
+    """An event in the communication with remote clients, for the record of the round."""
 
     reason: str
-    """One sentence, such as why an answer was refused."""
+    """Description of the event in one sentence, such as why a reply was refused."""
     clients: tuple[ClientId, ...] = ()
-    """Whom it is about."""
+    """Ids of the affected clients."""
     node: str = ""
-    """Where they live, if the engine knows places."""
+    """Id of the node that hosts the clients; empty if unknown."""
 
     def plain(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the event as values that JSON can hold."""
         return {"node": self.node, "clients": list(self.clients), "reason": self.reason}
 
 
 @dataclass(frozen=True)
 class Replies:
-    """What came back from an ask, and what it cost."""
+    """Result of a request to clients, with its communication cost."""
 
     reply: Reply
+    """Merged reply of all clients that replied."""
     bytes_up: int
+    """Number of bytes sent by the clients."""
     bytes_down: int
+    """Number of bytes sent to the clients."""
     notes: tuple[Note, ...] = ()
-    """What went wrong on the way; nothing can where clients live in this process."""
+    """Failures of communication; empty for clients in this process."""
 
 
 class Federation(Protocol):
-    """The clients that can be asked, wherever they live."""
+    """All clients of a run, simulated or remote."""
 
     @property
-    def clients(self) -> tuple[ClientId, ...]: ...
+    def clients(self) -> tuple[ClientId, ...]:
+        """Ids of all m clients."""
+        ...
 
     @property
     def hashes(self) -> Words:
-        """One word a client, from its id."""
+        """64-bit hash of each client's id, (m,)."""
         ...
 
     @property
     def sizes(self) -> Positions:
-        """n_i, shape (m,)."""
+        """Number of training samples of each client (n_i), (m,)."""
         ...
 
     @property
     def store(self) -> ClientStateStore | None:
-        """States of the clients, if they live in this process and keep any."""
+        """State of the clients if they are in this process and keep any; else None."""
         ...
 
     def pooled(self, groups: Positions) -> object | None:
-        """Return the pooled data of each group (m,) as a group of clients; None where data cannot be put in one place.
+        """Return the pooled data of each group as a `ClientGroup` with one client for each group.
 
-        Only for yardsticks that no federation could have.
+        This is for centralised baselines only, which a real federation cannot compute.
+
+        Args:
+            groups: Group of each client, (m,).
+
+        Returns:
+            The pooled clients, or None if the data is not in this process.
         """
         ...
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        """Ask these clients (by position). Not all need answer: `reply.clients` says who did."""
+        """Send a task to clients and return their merged reply.
+
+        Args:
+            task: Work for the clients.
+            broadcast: Models and other arrays for the clients.
+            asked: Positions of the clients.
+
+        Returns:
+            The merged reply, in which clients may be missing: `reply.clients` contains those that replied.
+        """
         ...
 
     def release(self, accepted: Tensor) -> None:
-        """The server will never go back behind these rounds of the clients' (m,): what they kept before is not needed.
+        """Allow clients to delete the state of rounds before their last accepted one, which is no longer needed.
 
-        Clients in this process keep one version only, which is in the server's checkpoints.
+        Clients in this process store one version only, which is also in the server's checkpoints.
+
+        Args:
+            accepted: Last accepted round of each client, (m,).
         """
         ...
 
 
 def positions_of(federation: Federation, clients: tuple[ClientId, ...]) -> Positions:
-    """Where these clients stand in the federation, shape (len(clients),)."""
-    if clients == federation.clients:  # the common case, and by far the cheaper
+    """Return the positions of clients in a federation.
+
+    Args:
+        federation: The federation.
+        clients: Ids of some of its clients.
+
+    Returns:
+        Positions in the order of the ids, (len(clients),).
+    """
+    if clients == federation.clients:  # a common case that needs no dictionary
         return np.arange(len(clients))
     place = {client: i for i, client in enumerate(federation.clients)}
     return np.fromiter((place[c] for c in clients), dtype=np.int64, count=len(clients))

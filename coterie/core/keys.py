@@ -1,8 +1,7 @@
-"""Counter-based randomness: one key for each (run, round, client, purpose), for a whole shard at once.
+"""Counter-based random numbers: one key for each run, round, client and purpose, computed for a whole shard at once.
 
-A key is a 64-bit word. Keys and random numbers are hashes of counters (the SplitMix64 finaliser), so the
-numbers a client draws depend on its id and not on its position, its shard or the engine. Nothing here reads
-or sets a global seed.
+A key is a 64-bit integer. Keys and random numbers are hashes of counters (the SplitMix64 finaliser), so the random
+numbers of a client depend on its id, not on its position, its shard or the engine. No global seed is read or set.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 @unique
 class Purpose(IntEnum):
-    """What a key is for. Two purposes never share a random number."""
+    """Purpose of a random key. Different purposes have independent random numbers."""
 
     START = 1
     PARTICIPATION = 2
@@ -38,9 +37,9 @@ class Purpose(IntEnum):
     SOLVE = 11
     TRIAL = 12
     EMBEDDING = 13
-    INTRODUCTION = 14
-    SAID = 15
-    POISON = 16
+    ONBOARDING = 14
+    ASSIGNMENT_NOISE = 15
+    ATTACK = 16
     NOISE = 17
     DIAGNOSIS = 18
     HALVES = 19
@@ -48,7 +47,7 @@ class Purpose(IntEnum):
 
 
 def _scramble(words: Words) -> Words:
-    """SplitMix64's finaliser, a bijection on 64-bit words; elementwise."""
+    """Apply the finaliser of SplitMix64, a bijection of 64-bit integers, to each element."""
     with np.errstate(over="ignore"):
         z = words + _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * _FIRST
@@ -57,7 +56,7 @@ def _scramble(words: Words) -> Words:
 
 
 def fold(key: Words | int, *words: Words | int) -> Words:
-    """Absorb `words` into `key`, one after the other; arrays broadcast."""
+    """Return a key derived from a key and further words, which are absorbed in order; arrays broadcast."""
     folded = _scramble(np.asarray(key, dtype=np.uint64))
     for word in words:
         folded = _scramble(folded ^ _scramble(np.asarray(word, dtype=np.uint64)))
@@ -65,30 +64,53 @@ def fold(key: Words | int, *words: Words | int) -> Words:
 
 
 def hash_ids(ids: Sequence[str]) -> Words:
-    """A 64-bit word for each client id, shape (m,)."""
+    """Return a 64-bit hash of each client id, (m,)."""
     digests = [hashlib.blake2b(i.encode(), digest_size=8).digest() for i in ids]
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
 def key_for(seed: int, purpose: Purpose, *counters: int) -> int:
-    """The key of the run, for what is drawn once: a start, a scenario."""
+    """Return a key for random numbers that are drawn once for a whole run, such as initial models.
+
+    Args:
+        seed: Seed of the run.
+        purpose: Purpose of the random numbers.
+        counters: Further numbers that distinguish keys of the same purpose.
+    """
     return int(fold(seed, int(purpose), *counters))
 
 
 def keys_for_clients(seed: int, purpose: Purpose, round_: int, hashes: Words) -> Words:
-    """One key a client, shape (m,); `hashes` come from `hash_ids`."""
+    """Return one key for each client.
+
+    Args:
+        seed: Seed of the run.
+        purpose: Purpose of the random numbers.
+        round_: Number of the round.
+        hashes: Hash of each client's id, (m,), as returned by `hash_ids`.
+
+    Returns:
+        Keys of the clients, (m,).
+    """
     return fold(seed, int(purpose), round_, hashes)
 
 
 def generator(key: int) -> np.random.Generator:
-    """A NumPy generator on a counter-based stream of its own."""
+    """Return a NumPy generator with an independent counter-based stream for each key."""
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def permutations(keys: Words, sizes: npt.NDArray[np.int64], width: int, epoch: int) -> npt.NDArray[np.int64]:
-    """A random order of each client's samples, shape (m, width).
+    """Return a random order of each client's samples.
 
-    Row i holds a permutation of 0..sizes[i]-1, then the padding positions sizes[i]..width-1 in order.
+    Args:
+        keys: Random key of each client, (m,).
+        sizes: Number of samples of each client, (m,).
+        width: Number of columns, at least the largest size.
+        epoch: Number of the epoch; every epoch has another order.
+
+    Returns:
+        Indices, (m, width): row i is a permutation of 0..sizes[i]-1, followed by the padding positions in order.
     """
     columns = np.arange(width, dtype=np.uint64)
     draws = fold(keys[:, None], epoch, columns[None, :]) >> np.uint64(1)
@@ -98,9 +120,10 @@ def permutations(keys: Words, sizes: npt.NDArray[np.int64], width: int, epoch: i
 
 
 def shuffled(keys: Words, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Each client's samples 0..sizes[i]-1 in a random order, client after client, shape (sum of sizes,).
+    """Return a random order of each client's samples 0..sizes[i]-1, concatenated over clients, (sum of sizes,).
 
-    The orders are those of `permutations`, without padding: ragged sizes cost what their samples cost.
+    The orders equal those of `permutations` in epoch 0. No padding is computed, so the cost depends on the total number
+    of samples only.
     """
     owner = np.repeat(np.arange(len(sizes)), sizes)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -1,8 +1,8 @@
-"""The messages of an exchange: Broadcast to the clients, Reply from them, and the number of bytes of both.
+"""Messages of an exchange: `Broadcast` to the clients and `Reply` from them, with their sizes in bytes.
 
-Payloads are named arrays and plain scalars. Bytes are counted from the message: array bytes plus 8 for a
-scalar or a slot index, the same in every engine. A task's settings, K and the number of restarts are agreed once,
-before the first round, and are not counted; nor is what a rejected client sent.
+Messages consist of named arrays and scalars. The number of bytes is computed from the message in the same way on every
+engine: the bytes of the arrays plus 8 for each scalar or slot index. The settings of a task, K and the number of
+restarts are agreed before the first round and are not counted; neither are rejected replies.
 """
 
 from __future__ import annotations
@@ -21,28 +21,36 @@ from coterie.core.clusters import Clusters, Params, row_bytes
 from coterie.core.shard import ClientId, Positions
 
 ALL = -1
-"""In `Broadcast.only`: this client gets every model."""
+"""Entry of `Broadcast.only` for a client that receives all models."""
 
 Parts = tuple[dict[str, Any], Params]
-"""A message in two parts: a header, which is JSON, and named arrays."""
+"""A message in two parts: a header with JSON values, and named arrays."""
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Everything that the server sends in one exchange."""
+    """Message from the server to the m clients of one exchange."""
 
     round: int
+    """Number of the round."""
     clusters: Clusters
+    """Models of the clusters."""
     only: Tensor | None = None
-    """(m, L) the slots that a client is sent, in a round one for each restart, or `ALL`; None: all get every model."""
+    """Slots of the models that each client receives, (m, L), or `ALL`; in a round, one slot for each restart. None:
+    every client receives all models."""
     scalars: Mapping[str, float] = field(default_factory=dict)
+    """Scalars by name, such as the learning rate."""
     each: Params = field(default_factory=dict)
-    """Arrays with one row per client, of which each client gets its own: {name: (m, ...)}."""
+    """Arrays with one row for each client, {name: (m, ...)}; every client receives its row."""
     common: Params = field(default_factory=dict)
-    """Arrays that all clients get in addition to the models."""
+    """Arrays that every client receives in addition to the models."""
 
     def to(self, positions: Positions) -> Broadcast:
-        """Return the part for these of the m asked clients, without models that none of them is sent."""
+        """Return the message for some of the m clients, without models that none of them receives.
+
+        Args:
+            positions: Positions among the m clients.
+        """
         chosen = torch.from_numpy(positions)
         part = replace(self, each={name: rows[chosen] for name, rows in self.each.items()})
         if self.only is None:
@@ -53,7 +61,7 @@ class Broadcast:
         return replace(part, only=only, clusters=self.clusters.keep(torch.unique(only)))
 
     def bytes_for(self, count: int) -> int:
-        """Return the number of bytes sent if each of `count` clients gets its own message."""
+        """Return the number of bytes if each of `count` clients receives its own message."""
         clusters = self.clusters
         fixed = 8 * (1 + len(self.scalars)) + clusters.restarts * clusters.common_bytes + row_bytes(self.each)
         fixed += sum(array.numel() * array.element_size() for array in self.common.values())
@@ -67,39 +75,48 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Slotted:
-    """A sum with a slot axis of which each client fills only its own slots.
+    """Sums over clients with a slot axis, to which each client contributes in some of the slots.
 
-    Only those slots travel and are counted; the index is visible to the server.
+    A client sends only these slots with their indices, which the server therefore sees.
     """
 
     slots: Tensor
-    """(S,) ascending."""
+    """Slots in ascending order, (S,)."""
     arrays: Params
-    """{name: (S, ...)}, added over clients."""
+    """Sums over clients, {name: (S, ...)}."""
     counts: Tensor
-    """(S,) how many contributions went into each slot."""
+    """Number of clients that contributed to each slot, (S,)."""
 
     @property
     def nbytes(self) -> int:
+        """Number of bytes, as if each client had sent its own message."""
         return int(self.counts.sum()) * (row_bytes(self.arrays) + 8)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """Everything that one or many clients send in one exchange. Nothing in it has a sample axis."""
+    """Message from one or several clients to the server. No array has an axis over samples.
+
+    Example:
+        >>> import torch
+        >>> from coterie.extend import Reply
+        >>> reply = Reply(clients=("a", "b"), rows={"loss": torch.tensor([0.5, 0.7])})
+        >>> reply.nbytes
+        8
+    """
 
     clients: tuple[ClientId, ...]
-    """Clients that answered and were accepted, in the order of the rows."""
+    """Clients that replied and were accepted, in the order of the rows."""
     sums: Mapping[str, Tensor] = field(default_factory=dict)
-    """Added over clients."""
+    """Arrays that are summed over clients."""
     slotted: Mapping[str, Slotted] = field(default_factory=dict)
-    """Added over clients, slot by slot."""
+    """Arrays that are summed over clients, slot by slot."""
     rows: Params = field(default_factory=dict)
-    """Arrays with one row per client: {name: (m, ...)}. A method declares every name it uses here."""
+    """Arrays with one row for each client, {name: (m, ...)}. A method declares the names of all rows that it uses."""
     rejected: tuple[ClientId, ...] = ()
-    """Clients whose contribution was not finite, and so left out."""
+    """Clients whose reply was left out because it was not finite."""
     paths: tuple[str, ...] = ()
-    """Names of the computation paths that the learner took, sorted; for the record only, and not counted."""
+    """Names of the computation paths that the learner took, sorted; for the record only, not counted in bytes."""
 
     @property
     def nbytes(self) -> int:
@@ -109,7 +126,11 @@ class Reply:
         return len(self.clients) * sums + rows + sum(s.nbytes for s in self.slotted.values())
 
     def only(self, sound: Tensor) -> Reply:
-        """Return a reply of rows with the clients that are `sound` (m,) only; the others are rejected."""
+        """Return the reply without invalid rows, whose clients become rejected; for replies without sums.
+
+        Args:
+            sound: Whether each client's rows are valid, (m,).
+        """
         if bool(sound.all()):
             return self
         flags = sound.tolist()
@@ -120,7 +141,7 @@ class Reply:
 
 
 def merge_slotted(parts: Sequence[Slotted]) -> Slotted:
-    """Return the sum of slotted sums that may hold different slots."""
+    """Return the total of slotted sums, which may have different slots."""
     if len(parts) == 1:
         return parts[0]
     slots, where = torch.unique(torch.cat([p.slots for p in parts]), return_inverse=True)
@@ -135,7 +156,7 @@ def merge_slotted(parts: Sequence[Slotted]) -> Slotted:
 
 
 def merge(replies: Sequence[Reply]) -> Reply:
-    """Return one reply for many: sums added in the given order, rows concatenated."""
+    """Merge replies into one: sums are added in the given order, rows are concatenated."""
     if len(replies) == 1:
         return replies[0]
     answered = [r for r in replies if r.clients]
@@ -154,7 +175,7 @@ def merge(replies: Sequence[Reply]) -> Reply:
     )
 
 
-# ---- in two parts: named arrays, and a header for the rest ---------------------------------------------------
+# ---- conversion to a header and named arrays -----------------------------------------------------------------
 
 
 def _named(prefix: str, arrays: Mapping[str, Tensor]) -> Params:
@@ -172,12 +193,12 @@ def broadcast_parts(broadcast: Broadcast) -> Parts:
     arrays = _named("params", c.params) | _named("body", c.shared) | _named("each", broadcast.each)
     arrays |= _named("common", broadcast.common) | _named("overall", c.overall or {})
     if broadcast.only is not None and not bool((broadcast.only == ALL).all()):
-        arrays["only"] = broadcast.only  # it also tells which slots are in the message
+        arrays["only"] = broadcast.only  # also determines the slots in the message
     return header, arrays
 
 
 def broadcast_of(header: Mapping[str, Any], arrays: Params) -> Broadcast:
-    """Return the broadcast of these parts; the inverse of `broadcast_parts`."""
+    """Return the broadcast with these parts; the inverse of `broadcast_parts`."""
     only = arrays.get("only")
     clusters = Clusters(
         params=_under("params", arrays),
@@ -203,19 +224,23 @@ def reply_parts(reply: Reply) -> Parts:
     for name, s in reply.slotted.items():
         arrays |= _named(f"slotted/{name}", s.arrays)
         arrays[f"slots/{name}"] = s.slots
-        if not bool((s.counts == 1).all()):  # a single client counts once in each of its slots
+        if not bool((s.counts == 1).all()):  # in the reply of a single client, all counts are 1
             arrays[f"counts/{name}"] = s.counts
     return header, arrays
 
 
 def reply_of(header: Mapping[str, Any], arrays: Params) -> Reply:
-    """Return the reply of these parts; raise ValueError for an array that has no place in a reply."""
+    """Return the reply with these parts; the inverse of `reply_parts`.
+
+    Raises:
+        ValueError: if an array does not belong to a reply.
+    """
     names = header["slotted"]
     places = ("sums/", "rows/", *(f"slotted/{name}/" for name in names))
     single = {f"{kind}/{name}" for kind in ("slots", "counts") for name in names}
-    odd = [name for name in arrays if name not in single and not name.startswith(places)]
-    if odd:
-        raise ValueError(f"array {odd[0]!r} has no place in a reply")
+    unexpected = [name for name in arrays if name not in single and not name.startswith(places)]
+    if unexpected:
+        raise ValueError(f"array {unexpected[0]!r} has no place in a reply")
     slotted = {}
     for name in names:
         slots = arrays[f"slots/{name}"]
@@ -231,14 +256,15 @@ def reply_of(header: Mapping[str, Any], arrays: Params) -> Reply:
     )
 
 
-# ---- through bytes: safetensors for arrays, JSON for the header; nothing is ever pickled --------------------
+# ---- conversion to bytes: safetensors for arrays, JSON for the header, no pickle ----------------------------
 
 _JSON = "coterie"
 
 
 def _pack(parts: Parts) -> bytes:
     header, arrays = parts
-    contiguous = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items()}  # none may share memory
+    # safetensors refuses tensors that share memory
+    contiguous = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items()}
     return safetensors_save(contiguous, metadata={_JSON: json.dumps(header)})
 
 
@@ -249,20 +275,20 @@ def _unpack(data: bytes) -> Parts:
 
 
 def encode_broadcast(broadcast: Broadcast) -> bytes:
-    """Return a broadcast as bytes."""
+    """Serialise a broadcast."""
     return _pack(broadcast_parts(broadcast))
 
 
 def decode_broadcast(data: bytes) -> Broadcast:
-    """Return the broadcast that `encode_broadcast` encoded."""
+    """Return the broadcast that `encode_broadcast` serialised."""
     return broadcast_of(*_unpack(data))
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """Return a reply as bytes."""
+    """Serialise a reply."""
     return _pack(reply_parts(reply))
 
 
 def decode_reply(data: bytes) -> Reply:
-    """Return the reply that `encode_reply` encoded."""
+    """Return the reply that `encode_reply` serialised."""
     return reply_of(*_unpack(data))

@@ -1,4 +1,4 @@
-"""Numbers that may be written: JSON knows neither infinity nor NaN, and a reader should never meet them."""
+"""Conversion of numbers for JSON, which has neither infinity nor NaN."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 
 def finite(value: SupportsFloat) -> float | None:
-    """Return the number as a float, or None when it is infinite or NaN."""
+    """Return a number as a float, or None if it is infinite or NaN."""
     number = float(value)
     return number if math.isfinite(number) else None
 
 
 def finite_numbers(value: Any) -> Any:
-    """Return nested dicts and lists with None in place of every number that is infinite or NaN."""
+    """Return nested dicts, lists and arrays as plain values, with None for infinite numbers and NaN."""
     if isinstance(value, Mapping):
         return {name: finite_numbers(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

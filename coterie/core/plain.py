@@ -1,4 +1,4 @@
-"""Typed values as plain ones (JSON, TOML) and back, derived from the fields of their dataclasses."""
+"""Conversion of typed values to plain ones (JSON, TOML, text) and back, derived from the fields of dataclasses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ Plain = str | int | float | bool | None | Sequence["Plain"] | Mapping[str, "Plai
 """Values that JSON can hold."""
 
 NAME = "name"
-"""The key of a member's name in its plain form."""
+"""Key of the member's name in its plain form."""
 
 
 def to_plain(value: Any) -> Plain:
-    """Return a typed value as plain ones; `from_plain` is the inverse.
+    """Return a typed value in plain form; `from_plain` is the inverse.
 
     A member of a family becomes a mapping with its name and its fields, any other dataclass a mapping of its fields.
+
+    Raises:
+        TypeError: if a value has no plain form.
     """
     if is_dataclass(value) and not isinstance(value, type):
         named = {NAME: value.name} if isinstance(value, Registered) else {}
@@ -34,11 +37,11 @@ def to_plain(value: Any) -> Plain:
 
 
 def short_plain(value: Registered) -> Plain:
-    """Return a member as plain values without the settings that have their defaults; its bare name if all have."""
+    """Return a member in plain form without settings that have their defaults; only its name if all of them do."""
     given = {
-        field.name: short_plain(own) if isinstance(own, Registered) else to_plain(own)
+        field.name: short_plain(setting) if isinstance(setting, Registered) else to_plain(setting)
         for field in settings_of(type(value))
-        if (own := getattr(value, field.name)) is not None and own != _default_of(field)
+        if (setting := getattr(value, field.name)) is not None and setting != _default_of(field)
     }
     return {NAME: value.name, **given} if given else value.name
 
@@ -48,12 +51,12 @@ def _default_of(field: Field[Any]) -> Any:
 
 
 def from_plain(kind: Any, plain: Any, what: str = "value") -> Any:
-    """Return the value of a type from its plain form.
+    """Return a typed value from its plain form.
 
     Args:
         kind: A family (the name in `plain` selects the member), a dataclass, or the type of a field.
-        plain: What `to_plain` returned, maybe read from JSON or TOML; fields that are absent get their defaults.
-        what: Name of the value, for error messages.
+        plain: Plain form as returned by `to_plain`, or as read from JSON or TOML. Absent fields get their defaults.
+        what: Name of the value in error messages.
 
     Raises:
         ConfigError: if the plain form does not fit the type.
@@ -96,12 +99,12 @@ def _checked(plain: Any, kind: Any, wanted: str, what: str) -> Any:
 
 
 def one_of(kind: type[Registered]) -> str:
-    """Return the name of a family with its article, for error messages: `an objective`, `a method`."""
+    """Return the name of a family with an indefinite article: `an objective`, `a method`."""
     return f"{'an' if kind.family[:1] in 'aeiou' else 'a'} {kind.family}"
 
 
 def _member(kind: type[Registered], plain: Any, what: str) -> Any:
-    """A member from its mapping, or from its name alone."""
+    """Return a member of a family from a mapping or from its name alone."""
     if isinstance(plain, str):
         plain = {NAME: plain}
     settings = dict(_checked(plain, Mapping, f"{one_of(kind)} with its name and settings", what))
@@ -111,13 +114,13 @@ def _member(kind: type[Registered], plain: Any, what: str) -> Any:
 
 @cache
 def hints_of(kind: type) -> Mapping[str, Any]:
-    """Return the types of a dataclass's fields by name."""
+    """Return the types of the constructor fields of a dataclass by name."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in settings_of(kind)}
 
 
 def settings_of(kind: Any) -> list[Field[Any]]:
-    """Return the fields of a dataclass that its constructor takes."""
+    """Return the fields of a dataclass that are parameters of its constructor."""
     return [field for field in fields(kind) if field.init]
 
 
@@ -145,11 +148,15 @@ def _scalar(kind: Any, plain: Any, what: str) -> Any:
     return plain
 
 
-# ---- texts: `name:setting=value,setting=value`, as a flag gives them -------------------------------------------------
+# ---- texts such as `name:setting=value,setting=value`, as used by flags ----------------------------------------------
 
 
 def from_text(kind: type[Registered], text: str) -> Any:
-    """Return the member of a family that a text such as `softmax-loss:temperature=0.5` names.
+    """Return the member of a family that a text such as `softmax-loss:temperature=0.5` describes.
+
+    Args:
+        kind: The family.
+        text: Name of the member, followed by a colon and its settings, if any.
 
     Raises:
         ConfigError: if the name or a setting is unknown, or a value does not fit.
@@ -168,7 +175,7 @@ def from_text(kind: type[Registered], text: str) -> Any:
 
 
 def _read(kind: Any, text: str, what: str) -> Any:
-    """A plain value of a setting's type from text."""
+    """Return the plain form of a setting from text; a text that does not fit is returned as it is."""
     if get_origin(kind) in (Union, types.UnionType):
         if text == "none" and types.NoneType in get_args(kind):
             return None
@@ -187,7 +194,7 @@ def _read(kind: Any, text: str, what: str) -> Any:
 
 
 def _read_any(kinds: Sequence[Any], text: str, what: str) -> Any:
-    """The first of these types that the text fits."""
+    """Return the plain form of a setting for the first of these types that the text fits."""
     for kind in kinds:
         value = _read(kind, text, what)
         try:
@@ -199,17 +206,17 @@ def _read_any(kinds: Sequence[Any], text: str, what: str) -> Any:
 
 
 def to_text(value: Registered) -> str:
-    """Return a member as a text that `from_text` reads: its name, and the settings that differ from their defaults."""
+    """Return a member as a text for `from_text`: its name, and the settings that differ from their defaults."""
     given = [
-        f"{field.name}={written(own)}"
+        f"{field.name}={written(setting)}"
         for field in settings_of(type(value))
-        if (own := getattr(value, field.name)) != _default_of(field)
+        if (setting := getattr(value, field.name)) != _default_of(field)
     ]
     return f"{value.name}:{','.join(given)}" if given else value.name
 
 
 def written(value: object) -> str:
-    """Return a setting's value as text."""
+    """Return the value of a setting as text."""
     if isinstance(value, Registered):
         return to_text(value)
     if value is None or isinstance(value, bool):

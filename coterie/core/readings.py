@@ -1,7 +1,7 @@
-"""Ways in which the cells of a text column write numbers and dates.
+"""Formats of numbers and dates in text columns.
 
-A reading turns a text into a number, or refuses it. A column is read by one reading only, which has to fit every cell:
-`1,5` decides that a column has decimal commas, and `31/12/2024` that the day comes first.
+A reading converts a text of one format to a number. All cells of a column must have the same format: a cell `1,5` shows
+that the column has decimal commas, and a cell `31/12/2024` that the day comes first.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 MISSING_MARKS = frozenset({"na", "n/a", "n.a.", "#n/a", "nan", "null", "none", "?", "-", "--", "."})
-"""Texts in lower case that mean a missing value in a column of numbers, dates or true/false."""
+"""Texts, in lower case, that mark missing values in columns of numbers, dates or true/false."""
 MISSING_WORDS = MISSING_MARKS | {
     *("unknown", "unk", "missing", "not available", "not applicable", "nd", "n.d.", "tbd", "undefined", "<na>"),
     *("unbekannt", "k.a.", "k. a.", "keine angabe", "inconnu", "desconocido", "sconosciuto"),
     *("#value!", "#div/0!", "#ref!", "#name?", "#num!", "#null!"),
 }
-"""Texts in lower case that often mean a missing value, and are no sound class or client."""
+"""Texts, in lower case, that probably mark missing values, and so are suspicious as names of classes or clients."""
 SECONDS_A_DAY = 86_400
 _EPOCH = datetime(1970, 1, 1)
 _WHOLE = r"(?!0\d)\d+"
@@ -30,23 +30,23 @@ _TIME = r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.\
 
 
 class Reading(ABC):
-    """One way of writing numbers or dates."""
+    """A format of numbers or dates."""
 
     name: str
     """Name in schemas and summaries."""
     example: str
-    """A cell that is written in this way, for messages."""
+    """Example of a cell in this format, for messages."""
 
     @abstractmethod
     def read(self, text: str) -> float | None:
-        """Return the value of a cell without spaces around it; None if the cell is written in another way."""
+        """Return the value of a cell, given without surrounding spaces; None if the cell has another format."""
 
 
 @dataclass(frozen=True)
 class NumberReading(Reading):
-    """Numbers with a decimal mark and, perhaps, a mark between thousands.
+    """Numbers with a decimal separator and, optionally, a thousands separator.
 
-    A whole number that begins with 0, such as 007, is a code and no number.
+    An integer with leading zeros, such as 007, is treated as a code, not as a number.
     """
 
     name: str
@@ -59,12 +59,12 @@ class NumberReading(Reading):
         if self.pattern.fullmatch(text) is None:
             return _infinite(text)
         value = float(text.replace(self.thousands, "").replace(self.decimal, ".") if self.thousands else text)
-        return value if math.isfinite(value) else None  # a code such as 7e4711
+        return value if math.isfinite(value) else None  # probably a code such as 7e4711
 
 
 @dataclass(frozen=True)
 class DateReading(Reading):
-    """Dates, perhaps with a time of day; the value is the number of days since 1 January 1970."""
+    """Dates, optionally with a time of day; the value is the number of days since 1 January 1970."""
 
     name: str
     example: str
@@ -77,13 +77,13 @@ class DateReading(Reading):
         parts = {name: int(value) for name, value in found.groupdict().items() if value is not None}
         try:
             return days_of(datetime(**parts))  # type: ignore[arg-type]
-        except ValueError:  # such as the 31st of April
+        except ValueError:  # a date that does not exist, such as 31 April
             return None
 
 
 @dataclass(frozen=True)
 class IsoReading(Reading):
-    """Dates as 2024-12-31 or 2024/12/31, perhaps with a time of day and an offset from UTC."""
+    """Dates such as 2024-12-31 or 2024/12/31, optionally with a time of day and an offset from UTC."""
 
     name: str
     example: str
@@ -101,18 +101,18 @@ class IsoReading(Reading):
 
 
 def _infinite(text: str) -> float | None:
-    """An infinite number is a number; tables that hold one are refused with its column."""
+    """Return an infinite number, else None; it counts as a number here, and the table is refused later."""
     return float(text) if text.lower().lstrip("+-") in ("inf", "infinity") else None
 
 
 def days_of(date: datetime) -> float:
-    """Return the number of days since 1 January 1970, in UTC where the date has an offset."""
+    """Return the number of days since 1 January 1970, in UTC if the date has an offset."""
     plain = date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date
     return (plain - _EPOCH).total_seconds() / SECONDS_A_DAY
 
 
 def date_text(days: float) -> str:
-    """Return the date of a number of days since 1 January 1970, such as 2024-12-31."""
+    """Return the date, such as 2024-12-31, that is this number of days after 1 January 1970."""
     try:
         return datetime.fromtimestamp(days * SECONDS_A_DAY, UTC).strftime("%Y-%m-%d")
     except (ValueError, OverflowError, OSError):
@@ -168,14 +168,15 @@ def is_mark(text: str) -> bool:
 
 
 def may_be_missing(text: str) -> bool:
-    """Return whether a class or a client of this name probably stands for a missing value."""
+    """Return whether a class or client of this name probably stands for a missing value."""
     return text.lower() in MISSING_WORDS
 
 
 def same_name(text: str) -> str:
-    """Return what a name has in common with its other spellings.
+    """Return a canonical form of a name, which is equal for different spellings of the same name.
 
-    Case, spaces, invisible characters, ways to write an accent, zeros in front of a number and `.0` behind one differ.
+    Spellings may differ in case, spaces, invisible characters, the encoding of accents, leading zeros of a number and a
+    trailing `.0`.
     """
     seen = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) not in ("Cc", "Cf"))
     plain = " ".join(seen.casefold().split())
@@ -186,39 +187,39 @@ def same_name(text: str) -> str:
 ODD_SPELLINGS = (
     (
         r"[+-]?\d{1,3}([ '\u2019\u00a0\u202f]\d{3})+([.,]\d+)?",
-        "numbers with a mark between thousands: leave the mark out",
+        "numbers with a thousands separator: remove the separator",
     ),
     (r"\d{1,2}([./-])\d{1,2}\1\d{2}", "dates with two digits for the year: write them as 2024-12-31"),
     (r"\d{1,2}[ .-]*[^\W\d_]{3,9}\.?[ ,-]*\d{2,4}", "dates with names of months: write them as 2024-12-31"),
     (r"[^\W\d_]{3,9}\.?[ -]\d{1,2},? \d{2,4}", "dates with names of months: write them as 2024-12-31"),
     (r"\d{4}[-/.]\d{1,2}", "months: write them as dates, such as 2024-12-01"),
     (r"\d{1,2}:\d{2}(:\d{2})?", "times of day: write them as numbers, such as 13.5"),
-    (r"[+-]?\d[\d.,]*\s*%", "numbers with a percent sign: leave the sign out"),
-    (r"[+-]?\s*[^\w\s.,+-]{1,3}\s*[+-]?\d[\d.,]*", "numbers with a sign such as that of a currency: leave it out"),
-    (r"[+-]?\d[\d.,]*\s*[^\w\s.,]{1,3}", "numbers with a sign such as that of a currency: leave it out"),
-    (r"[+-]?\d[\d.,]*\s+[^\W\d_]{1,5}", "numbers with a unit: leave the unit out"),
+    (r"[+-]?\d[\d.,]*\s*%", "numbers with a percent sign: remove the sign"),
+    (r"[+-]?\s*[^\w\s.,+-]{1,3}\s*[+-]?\d[\d.,]*", "numbers with a symbol such as a currency sign: remove it"),
+    (r"[+-]?\d[\d.,]*\s*[^\w\s.,]{1,3}", "numbers with a symbol such as a currency sign: remove it"),
+    (r"[+-]?\d[\d.,]*\s+[^\W\d_]{1,5}", "numbers with a unit: remove the unit"),
 )
-"""Forms of numbers and dates that are not read, each with what to do about it."""
+"""Patterns of numbers and dates in formats that are not supported, each with advice."""
 
 
 def odd_spelling(texts: Sequence[str]) -> str:
-    """Return what texts look like that are all numbers or dates in a form that is not read; empty if they are not."""
-    for form, what in ODD_SPELLINGS if texts else ():
-        if all(re.fullmatch(form, text) for text in texts):
-            return what
+    """Return the advice for texts that all have the same unsupported number or date format; empty for other texts."""
+    for pattern, advice in ODD_SPELLINGS if texts else ():
+        if all(re.fullmatch(pattern, text) for text in texts):
+            return advice
     return ""
 
 
 def fits(text: str, readings: Iterable[Reading]) -> bool:
-    """Return whether one of the readings reads this cell."""
+    """Return whether a cell has the format of one of the readings."""
     return any(reading.read(text) is not None for reading in readings)
 
 
 def is_whole(value: float) -> bool:
-    """Return whether a number is whole and small enough to be exact."""
+    """Return whether a number is an integer and small enough to be exact."""
     return math.isfinite(value) and value == round(value) and abs(value) < 2**53
 
 
 def number_text(value: float) -> str:
-    """Return a number as text, whole numbers without a decimal point."""
+    """Return a number as text; integers have no decimal point."""
     return str(int(value)) if is_whole(value) else repr(float(value))

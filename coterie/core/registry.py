@@ -1,7 +1,7 @@
-"""Families of named values: methods, tier members, tasks, optimizers, callbacks. Each family can be extended.
+"""Registries of named classes: methods, tier members, tasks, optimizers, callbacks. Users can extend each of them.
 
-A family is a base class; its members are frozen dataclasses whose fields are their settings. A member has a name, by
-which the command line, TOML files and messages refer to it::
+A *family* is a base class; its *members* are frozen dataclasses whose fields are their settings. The command line, TOML
+files and messages refer to a member by its name::
 
     class Objective(Registered, family="objective"): ...
 
@@ -20,22 +20,23 @@ from coterie.errors import ConfigError, unknown_name
 
 
 class Registered:
-    """Base of all families."""
+    """Base class of all families."""
 
     name: ClassVar[str] = ""
+    """Name of a member, set by `register`."""
     family: ClassVar[str] = ""
     """Name of the family, for error messages: `objective`, `method`."""
     members: ClassVar[dict[str, type[Any]]] = {}
     """Members of the family by name."""
 
-    def __init_subclass__(cls, family: str | None = None, **more: Any) -> None:
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls, family: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
         if family is not None:
             cls.family, cls.members = family, {}
 
 
 def families_of(member: type) -> list[type[Registered]]:
-    """Return the base classes of a class that open a family."""
+    """Return those base classes of a class that define a family."""
     return [base for base in member.__mro__ if issubclass(base, Registered) and "members" in vars(base) and base.family]
 
 
@@ -43,39 +44,52 @@ M = TypeVar("M", bound=type)
 
 
 def register(name: str) -> Callable[[M], M]:
-    """Return a decorator that makes a class a member of its families under this name.
+    """Return a decorator that registers a class under a name.
 
-    A name can be taken again only by a class of the same qualified name, as when a notebook cell is run twice.
+    The class must be a dataclass derived from an extensible base class, such as `coterie.methods.Method`. A registered
+    name can be reused only by a class with the same qualified name, as when a notebook cell is run again.
 
     Args:
-        name: Name of the member; it identifies the member on the command line, in files and in messages.
+        name: Name of the class on the command line, in files and in messages.
 
     Raises:
-        ConfigError: if the class belongs to no family, is not a dataclass, or the name is taken.
+        ConfigError: if the class has no extensible base class, is not a dataclass, or the name is already registered.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import coterie
+        >>> from coterie.callbacks import Callback
+        >>> @coterie.register("stop-after-three")
+        ... @dataclass(frozen=True)
+        ... class StopAfterThree(Callback):
+        ...     def on_round(self, run, record):
+        ...         return record.round >= 3
+        >>> StopAfterThree.name
+        'stop-after-three'
     """
 
-    def known(member: M) -> M:
+    def decorate(member: M) -> M:
         families = families_of(member)
         if not families:
             raise ConfigError(
-                f"{member.__name__} belongs to no family that can be extended: derive it from a base class such as "
+                f"{member.__name__} has no extensible base class: derive it from a class such as "
                 "coterie.methods.Method, coterie.tiers.Objective or coterie.callbacks.Callback"
             )
         if not is_dataclass(member):
             raise ConfigError(f"{member.__name__} must be a dataclass: put @dataclass(frozen=True) above the class")
         for family in families:
-            holder = family.members.get(name)
-            if holder is not None and holder.__qualname__ != member.__qualname__:
+            registered = family.members.get(name)
+            if registered is not None and registered.__qualname__ != member.__qualname__:
                 raise ConfigError(f"there is already a {family.family} called {name!r}: choose another name")
             family.members[name] = member
         member.name = name  # type: ignore[attr-defined]
         return member
 
-    return known
+    return decorate
 
 
 class UnknownMemberError(ConfigError):
-    """A name that no member of a family has; a plugin may register it."""
+    """Raised for a name that no member of a family has; a plugin may register it later."""
 
     def __init__(self, message: object, family: str, name: str) -> None:
         super().__init__(message)
@@ -83,10 +97,14 @@ class UnknownMemberError(ConfigError):
 
 
 def find_member(family: type[Registered], name: str) -> type[Any]:
-    """Return the member of a family by its name.
+    """Return the member of a family with this name.
+
+    Args:
+        family: Base class of the family.
+        name: Name of the member.
 
     Raises:
-        UnknownMemberError: if there is none; the message suggests the nearest name.
+        UnknownMemberError: if there is none; the message suggests a similar name.
     """
     if name not in family.members:
         raise UnknownMemberError(unknown_name(family.family, name, family.members), family.family, name)

@@ -1,4 +1,4 @@
-"""How old clusters become new ones: split, merge and remove are one value. Nothing else changes K."""
+"""Changes of the clusters: a `Regroup` describes splits, merges and removals, and only a regroup changes K."""
 
 from __future__ import annotations
 
@@ -14,30 +14,35 @@ from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
 
 How = Literal["copy", "average", "larger", "members"]
+"""Rule for the model of a new cluster; see `NewCluster.how`."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes that single clients made in a round to the models they trained."""
+    """Changes of the models in one round, separately for each client."""
 
     before: Clusters
-    """The models that the clients received."""
+    """Models that the clients received."""
     clients: tuple[ClientId, ...]
-    """Ids of the a clients."""
+    """Ids of the clients; a is their number."""
     slots: Tensor
     """Slots of the T models that each client trained, (a, T)."""
     vectors: Tensor
-    """Change of each model, (a, T, P): the cluster's own parameters as one vector, without shared ones."""
+    """Change of each model's parameters as one vector, (a, T, P), without those of a shared body."""
     mass: Tensor
     """Weight of each change in a mean, (a, T)."""
     held: Tensor
-    """Part of the client that belongs to the cluster, (a, T), by which the mass of clusters is measured."""
+    """Fraction of the client that belongs to the cluster, (a, T), by which the mass of clusters is measured."""
 
     def mean(self, slot: int, members: Sequence[ClientId]) -> Params | None:
-        """Return the mean of the models that these clients made of one model, {name: (...)}.
+        """Return the weighted mean of the models after local training on these clients.
+
+        Args:
+            slot: Slot of the model that the clients trained.
+            members: Ids of the clients.
 
         Returns:
-            The mean model, or None if none of these clients trained it.
+            Parameters of the mean model by name, or None if none of these clients trained the model.
         """
         inside = set(members)
         rows = torch.tensor([client in inside for client in self.clients])
@@ -51,7 +56,7 @@ class Changes:
         return {name: p + moved[name][0].to(p) for name, p in old.items()}
 
     def after(self, regroup: Regroup) -> Changes:
-        """Return the changes in the new numbering: those of a split model belong to its first child."""
+        """Return the changes with the slots after a regroup; those of a split model belong to its first child."""
         parents = [list(new.parents) or list(range(self.before.K)) for new in regroup.clusters]
         params = {n: torch.stack([p[rows].mean(dim=0) for rows in parents]) for n, p in self.before.params.items()}
         slots = regroup.first_children(self.before.K)[self.slots]
@@ -63,38 +68,50 @@ class NewCluster:
     """Origin of one new cluster."""
 
     parents: tuple[int, ...]
-    """Old clusters that it descends from. A newborn cluster has none: it starts from the overall model if there is one,
-    else from the mean of all old models."""
+    """Old clusters from which it is derived. If there are none, the cluster is initialised with the overall model, or
+    with the mean of all old models if there is no overall model."""
     how: How = "copy"
-    """`copy` the one parent, take the plain `average` of the parents or the parent of `larger` size, or the mean of the
-    models that its `members` made of the parent."""
+    """Rule for the model: `copy` the only parent, take the unweighted `average` of the parents or the parent with the
+    `larger` number of clients, or average the models that its `members` trained from the parent."""
     members: tuple[ClientId, ...] | None = None
-    """Ids of its clients, if the procedure names them."""
+    """Ids of its clients, if the procedure determines them."""
 
 
 @dataclass(frozen=True)
 class Regroup:
-    """The new clusters in the order of their numbers, each with its parents."""
+    """Change of the clusters: the list of new clusters, each with its parents.
+
+    Example:
+        Split the first of two clusters; both parts start with its model:
+
+        >>> from coterie.extend import NewCluster, Regroup
+        >>> split = Regroup((NewCluster((0,)), NewCluster((1,)), NewCluster((0,))), kind="split")
+        >>> split.K
+        3
+    """
 
     clusters: tuple[NewCluster, ...]
+    """New clusters in the order of their numbers."""
     kind: str = "regroup"
-    """`split`, `merge`, `remove`, `arrival` or `bodies`, for the record."""
+    """Kind of the change, for the record: `split`, `merge`, `remove`, `arrival` or `bodies`."""
     reason: str = ""
-    """Reason in words, for the record."""
+    """Reason for the change, for the record."""
     hard: bool = False
-    """Whether a named member belongs to its new cluster alone. If not, weights follow the parents, and members only
-    determine the new models."""
+    """Whether the named members of a new cluster belong to this cluster only. Otherwise the weights of clients follow
+    the parents, and named members determine the new models only."""
     own_bodies: bool = False
-    """Whether every cluster gets a copy of the shared body, which it then trains as its own."""
+    """Whether every cluster gets its own copy of the shared body and trains it separately afterwards."""
 
     def __post_init__(self) -> None:
         if not self.clusters:
-            raise ConfigError("a regroup needs at least one new cluster: the last cluster is never removed")
+            raise ConfigError("a regroup needs at least one new cluster: keep the last cluster")
         for new in self.clusters:
             if new.how in ("copy", "members") and len(new.parents) > 1:
                 raise ConfigError(f"a cluster cannot copy {len(new.parents)} parents: use 'average' or 'larger'")
             if new.how == "members" and (not new.members or not new.parents):
-                raise ConfigError("a cluster that its members make needs members and the parent they trained")
+                raise ConfigError(
+                    "a new cluster with how='members' needs the ids of its members and their parent cluster"
+                )
 
     @property
     def K(self) -> int:
@@ -105,9 +122,9 @@ class Regroup:
         """Return the models of the new clusters.
 
         Args:
-            clusters: The old clusters, of one restart.
+            clusters: Old clusters, of one restart.
             sizes: Number of clients in each old cluster, (K,).
-            changes: Changes that single clients made in the round, for clusters made by their members.
+            changes: Changes by single clients in this round, for new clusters with `how="members"`.
 
         Raises:
             ConfigError: if there are several restarts, or a parent does not exist.
@@ -116,7 +133,7 @@ class Regroup:
             raise ConfigError(f"only one restart can be regrouped, got {clusters.restarts}: keep the best one first")
         for new in self.clusters:
             if any(not 0 <= parent < clusters.K for parent in new.parents):
-                raise ConfigError(f"parents {new.parents} do not all exist: clusters are 0 to {clusters.K - 1}")
+                raise ConfigError(f"parents {new.parents} do not all exist: use cluster numbers 0 to {clusters.K - 1}")
         if self.own_bodies:
             clusters = replace(clusters, params=clusters.all_models(), body=None)
         rows = [self._row(clusters, sizes, new, changes) for new in self.clusters]
@@ -129,24 +146,25 @@ class Regroup:
             return {name: p[0] for name, p in clusters.overall.items()}
         parents = list(new.parents) or list(range(len(sizes)))
         if new.how == "members" and changes is not None:
-            made = changes.mean(parents[0], new.members or ())
-            if made is not None:
-                return made
+            mean = changes.mean(parents[0], new.members or ())
+            if mean is not None:
+                return mean
         if new.how == "larger" and new.parents:
             parents = [max(parents, key=lambda k: (int(sizes[k]), -k))]
         return {name: p[parents].mean(dim=0) for name, p in clusters.params.items()}
 
     def place(self, clients: Sequence[ClientId], choice: Tensor) -> Tensor:
-        """Return the new cluster of each client, in the shape of `choice`.
+        """Return the new cluster of each client.
 
-        A named member of a hard regroup goes to its new cluster, any other client to the first child of its old one.
+        A named member of a hard regroup is assigned to its new cluster, any other client to the first child of its old
+        cluster.
 
         Args:
-            clients: Ids of the clients.
-            choice: (m, ...) their old clusters; -1: not known.
+            clients: Ids of the m clients.
+            choice: Old cluster of each client, (m, ...), -1 if unknown.
 
         Returns:
-            Their new clusters; -1 where the old one was removed or not known.
+            New clusters in the shape of `choice`, -1 if the old cluster is unknown or was removed.
         """
         named = [parent for new in self.clusters for parent in new.parents]
         known = int(choice.max()) if choice.numel() else -1
@@ -156,24 +174,30 @@ class Regroup:
         return placed
 
     def first_children(self, old: int) -> Tensor:
-        """Return the first new cluster of each old one, (K old + 1,), -1 if there is none; the last entry is for -1."""
+        """Return the first child of each of `old` clusters, (old + 1,), or -1 if there is none.
+
+        The last entry is -1, so that indexing with the unknown cluster -1 gives -1.
+        """
         first = torch.full((old + 1,), -1, dtype=torch.int64)
         for column in range(self.K - 1, -1, -1):
             first[list(self.clusters[column].parents)] = column
         return first
 
     def _named(self, clients: Sequence[ClientId]) -> dict[int, int]:
-        """Return the new cluster of each named member of a hard regroup, by its place in `clients`."""
+        """Return the new cluster of each named member of a hard regroup, by its position in `clients`."""
         if not self.hard:
             return {}
         where = {client: at for at, client in enumerate(clients)}
         return {where[c]: k for k, new in enumerate(self.clusters) for c in new.members or () if c in where}
 
     def shares(self, old: int) -> Tensor:
-        """Return the part of each old cluster's amount that goes to each new cluster, (K old, K new).
+        """Return the share of each old cluster's amount that each new cluster receives, (K old, K new).
 
-        A parent's amount is divided equally among its children (halved by a split) and added up by a merge; the amount
-        of removed clusters is lost.
+        The amount of a parent is divided equally among its children, so a split halves it and a merge adds amounts up.
+        The amount of a removed cluster is lost.
+
+        Args:
+            old: Number of old clusters.
         """
         share = torch.zeros(old, self.K, dtype=torch.float64)
         for column, new in enumerate(self.clusters):
@@ -181,9 +205,13 @@ class Regroup:
         return share / share.sum(dim=1, keepdim=True).clamp_min(1.0)
 
     def flows(self, clients: Sequence[ClientId], old: int) -> Tensor:
-        """Return how the weights of each client go from the old clusters to the new, (m, K old, K new).
+        """Return for each client the matrix that converts weights over old to new clusters, (m, K old, K new).
 
-        They follow `shares`, except that a named member of a hard regroup has everything in its new cluster.
+        Weights follow `shares`, except that the whole weight of a named member of a hard regroup is in its new cluster.
+
+        Args:
+            clients: Ids of the m clients.
+            old: Number of old clusters.
         """
         flows = self.shares(old).repeat(len(clients), 1, 1)
         for at, column in self._named(clients).items():
@@ -191,10 +219,16 @@ class Regroup:
         return flows
 
     def map_weights(self, weights: Tensor) -> Tensor:
-        """Return soft weights (..., K) of clients over the new clusters; rows still sum to one.
+        """Return soft assignment weights over the new clusters.
 
-        A parent's weight is shared equally by its children (halved by a split), added up by a merge, and what
-        removed clusters held is renormalised away; a row left with nothing becomes uniform.
+        The weight of a parent is divided equally among its children, so a split halves it and a merge adds weights up.
+        The weight of removed clusters is distributed by renormalising; a row of zeros becomes uniform.
+
+        Args:
+            weights: Weights over the old clusters, (..., K old), which sum to one.
+
+        Returns:
+            Weights over the new clusters, (..., K new), which sum to one.
 
         Raises:
             ConfigError: if a parent does not exist.
@@ -206,7 +240,7 @@ class Regroup:
 
 
 def renormalised(weights: Tensor) -> Tensor:
-    """Return weights (..., K) that sum to one; a row of zeros becomes uniform."""
+    """Return weights (..., K), rescaled to sum to one; a row of zeros becomes uniform."""
     total = weights.sum(dim=-1, keepdim=True)
     uniform = torch.full_like(weights, 1 / weights.shape[-1])
     return torch.where(total > 0, weights / total.clamp_min(torch.finfo(weights.dtype).tiny), uniform)

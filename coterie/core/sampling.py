@@ -1,4 +1,4 @@
-"""Which clients are asked in a round."""
+"""Random selection of the clients that participate in a round."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from coterie.core.shard import Positions
 
 
 def choose(hashes: Words, share: float, seed: int, round_: int) -> Positions:
-    """A uniform sample without replacement of round(share * m) clients, at least one, in ascending order.
+    """Return the positions of the participants of a round, drawn uniformly without replacement, in ascending order.
 
-    Each client's key for the round decides, so the sample does not depend on the order of the clients.
+    The clients with the smallest random keys participate, so the sample does not depend on the order of the clients.
+
+    Args:
+        hashes: Hash of each client's id, (m,).
+        share: Share of participants. Their number is `round(share * m)`, but at least one.
+        seed: Seed of the run.
+        round_: Number of the round.
     """
     count = max(1, round(share * len(hashes)))
     if count == len(hashes):

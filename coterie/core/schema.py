@@ -1,4 +1,4 @@
-"""How raw values became the arrays that a model sees: columns, scaling and class labels."""
+"""Schema of a data set: encoding of table columns as features, scaling, and class labels."""
 
 from __future__ import annotations
 
@@ -25,65 +25,71 @@ from coterie.core.readings import (
 from coterie.errors import ConfigError, InputError, shown
 
 Label = str | int | bool
-"""A class as the user wrote it."""
+"""Class label as given by the user."""
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Values = npt.NDArray[Any]
-"""(n,) cells of one column: numbers with NaN for missing ones, true/false, datetime64 with NaT for missing ones, or
-texts without spaces around them, with None for missing ones."""
+"""Cells of one column, (n,): numbers (NaN if missing), booleans, datetime64 (NaT if missing), or texts without
+surrounding spaces (None if missing)."""
 
 OTHER = "other"
-"""Name of the level that rare levels are pooled into."""
+"""Name of the level that combines all rare levels of a category."""
 TRUTHS = {"true": 1.0, "false": 0.0}
 KINDS_OF_NUMBERS = "fiu"
 
 
 class ColumnNote(NamedTuple):
-    """What became of one column of a table."""
+    """Use of one column of a table."""
 
     column: str
+    """Name of the column."""
     action: str
-    """`client`, `target`, `used` or `dropped`."""
+    """Use of the column: `client`, `target`, `used` or `dropped`."""
     detail: str
-    """How the column was encoded, or why it was dropped."""
+    """Encoding of the column, or the reason why it was dropped."""
 
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """A column of a table that features are made of."""
+    """A column of a table that is encoded as features."""
 
     name: str
+    """Name of the column."""
     indicator: bool = False
-    """Whether one more feature says that the value is missing."""
+    """Whether an additional feature indicates missing values."""
 
     kind: ClassVar[str]
-    """Name in the plain form of a schema."""
+    """Name of the column type in the plain form of a schema."""
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features that the column becomes."""
+        """Names of all features that encode the column."""
         return (*self.own_features, *((f"{self.name} missing",) if self.indicator else ()))
 
     @property
     @abstractmethod
     def own_features(self) -> tuple[str, ...]:
-        """Names of the features without the indicator of missing values."""
+        """Names of the features without the indicator for missing values."""
 
     @property
     def reads_marks(self) -> bool:
-        """Whether texts such as NA count as missing."""
+        """Whether texts such as NA mark missing values."""
         return True
 
     def missing(self, values: Values) -> Mask:
-        """Return which cells are missing, (n,)."""
+        """Return whether each cell is missing, (n,)."""
         return missing_cells(values, self.reads_marks)
 
     @abstractmethod
     def own_values(self, values: Values, missing: Mask) -> list[Floats]:
-        """Return the features before scaling, without the indicator; missing cells are filled in.
+        """Return the features before scaling, without the indicator; missing values are imputed.
+
+        Args:
+            values: Cells of the column, (n,).
+            missing: Whether each cell is missing, (n,).
 
         Raises:
-            InputError: if a cell cannot be read as this kind of column.
+            InputError: if a cell does not fit the type of the column.
         """
 
     def encode(self, values: Values) -> list[Floats]:
@@ -96,15 +102,16 @@ class Column(ABC):
         row = int(wrong.argmax())
         return InputError(
             f"column {self.name!r} must hold {expected}, but row {row + 1} has {shown(values[row])}: correct the "
-            "column, or mark the value as missing by an empty cell"
+            "value, or leave the cell empty to mark it as missing"
         )
 
 
 @dataclass(frozen=True)
 class Measured(Column):
-    """A column whose cells become one number each; a missing one is replaced by `fill`, the mean of training rows."""
+    """A column that is encoded as one number for each cell."""
 
     fill: float = 0.0
+    """Number that replaces missing values: the mean of the training rows."""
 
     @property
     def own_features(self) -> tuple[str, ...]:
@@ -120,10 +127,10 @@ class Measured(Column):
 
     @abstractmethod
     def numbers(self, values: Values, missing: Mask) -> Floats:
-        """Return a new array of the cells as numbers; those that are missing may be anything finite or NaN."""
+        """Return a new array with the numbers of all cells; missing cells may have any value that is not infinite."""
 
     def _mapped(self, values: Values, missing: Mask, read: Callable[[str], float | None], expected: str) -> Floats:
-        """Read texts cell by cell, equal ones once."""
+        """Return the numbers of text cells; equal texts are read once."""
         known = {text: read(text) for text in set(values[~missing].tolist())}
         numbers = np.array([math.nan if gone else known[t] for t, gone in zip(values, missing, strict=True)], float)
         wrong = np.isnan(numbers) & ~missing
@@ -138,18 +145,18 @@ class Number(Measured):
 
     kind = "number"
     reading: str = PLAIN.name
-    """How the numbers are written where they are texts."""
+    """Format of the numbers in text cells."""
 
     def numbers(self, values: Values, missing: Mask) -> Floats:
         if values.dtype.kind in KINDS_OF_NUMBERS + "b":
             return values.astype(np.float64)
         if values.dtype.kind != "O":
-            raise self._refused(values, ~missing, "numbers, as in the table of the run")
+            raise self._refused(values, ~missing, "numbers, as in the training table")
         read = self._reading(values[~missing]).read
-        return self._mapped(values, missing, read, "numbers, as in the table of the run")
+        return self._mapped(values, missing, read, "numbers, as in the training table")
 
     def _reading(self, texts: Values) -> Reading:
-        """Return the reading that fits all cells: that of the schema, plain numbers, or the only one that fits."""
+        """Return the format of all cells: that of the schema, plain numbers, or the only one that fits."""
         cells = set(texts.tolist())
         own = READINGS[self.reading]
         fitting = [r for r in (own, *NUMBER_READINGS) if all(r.read(cell) is not None for cell in cells)]
@@ -164,7 +171,7 @@ class Number(Measured):
 
 @dataclass(frozen=True)
 class Boolean(Measured):
-    """A column of true and false, which become 1 and 0."""
+    """A column of true and false, encoded as 1 and 0."""
 
     kind = "boolean"
 
@@ -183,11 +190,11 @@ class Boolean(Measured):
 
 @dataclass(frozen=True)
 class Date(Measured):
-    """A column of dates, which become days since the earliest one in the table of the run."""
+    """A column of dates, encoded as the number of days since the earliest date in the training table."""
 
     kind = "date"
     reading: str = ISO.name
-    """How the dates are written where they are texts."""
+    """Format of the dates in text cells."""
     origin: float = 0.0
     """Earliest date, in days since 1 January 1970."""
 
@@ -207,14 +214,15 @@ class Date(Measured):
 
 @dataclass(frozen=True)
 class Category(Column):
-    """A column of texts: 1 for the level that a cell holds, 0 for all others; the reference level has no feature."""
+    """A column of categories, one-hot encoded with one feature for each level except the reference level."""
 
     kind = "category"
     reference: str = ""
+    """Level without a feature."""
     levels: tuple[str, ...] = ()
-    """Levels with a feature, without the reference."""
+    """Levels with a feature."""
     other: bool = False
-    """Whether levels that are not listed are pooled into the level `other`; else they are refused."""
+    """Whether unlisted levels are combined into the level `other`; otherwise they are refused."""
 
     @property
     def own_features(self) -> tuple[str, ...]:
@@ -226,28 +234,28 @@ class Category(Column):
 
     def own_values(self, values: Values, missing: Mask) -> list[Floats]:
         if _is_date(values):
-            raise self._refused(values, ~missing, "texts, as in the table of the run")
+            raise self._refused(values, ~missing, "texts, as in the training table")
         place = {level_text(level): at for at, level in enumerate((self.reference, *self.levels), start=-1)}
         unlisted = len(self.levels) if self.other else -2
         codes = {cell: place.get(level_text(cell), unlisted) for cell in set(values[~missing].tolist())}
         at = np.array([-1 if gone else codes[cell] for cell, gone in zip(values.tolist(), missing, strict=True)], int)
         if (at == -2).any():
             raise InputError(
-                f"column {self.name!r} holds {shown(values[int((at == -2).argmax())])}, which the table of the run did "
-                f"not; it knows {', '.join(map(shown, sorted(place)))}: drop those rows, or train again"
+                f"column {self.name!r} holds {shown(values[int((at == -2).argmax())])}, which is not a category of the "
+                f"training table ({', '.join(map(shown, sorted(place)))}): drop those rows, or train again"
             )
         return [(at == level).astype(np.float64) for level in range(len(self.own_features))]
 
 
 @dataclass(frozen=True)
 class Presence(Column):
-    """A column that holds one value or none, of which only the indicator of missing values is used."""
+    """A column with a single value or an empty cell in each row, encoded by the indicator for missing values only."""
 
     kind = "presence"
     value: str = ""
-    """The only value."""
+    """The single value."""
     marks: bool = False
-    """Whether texts such as NA count as missing."""
+    """Whether texts such as NA mark missing values."""
 
     @property
     def own_features(self) -> tuple[str, ...]:
@@ -260,7 +268,7 @@ class Presence(Column):
     def own_values(self, values: Values, missing: Mask) -> list[Floats]:
         wrong = np.array([level_text(cell) != self.value for cell in values.tolist()], dtype=bool) & ~missing
         if wrong.any():
-            raise self._refused(values, wrong, f"{shown(self.value)} or nothing, as in the table of the run")
+            raise self._refused(values, wrong, f"{shown(self.value)} or nothing, as in the training table")
         return []
 
 
@@ -268,7 +276,7 @@ COLUMN_KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Bo
 
 
 def level_text(cell: object) -> str:
-    """Return a cell as the level of a category: whole numbers without a decimal point, so that 1.0 and 1 are equal."""
+    """Return the level of a cell of a category; integers have no decimal point, so that 1.0 and 1 are equal."""
     if isinstance(cell, str):
         number = PLAIN.read(cell)
         return cell if number is None else number_text(number)
@@ -276,7 +284,7 @@ def level_text(cell: object) -> str:
 
 
 def days(dates: Values) -> Floats:
-    """Return dates of type datetime64 as days since 1 January 1970; NaN for missing ones."""
+    """Return datetime64 values as numbers of days since 1 January 1970; NaN if missing."""
     seconds = (dates - np.datetime64(0, "s")) / np.timedelta64(1, "s")
     return np.asarray(seconds, dtype=np.float64) / 86_400
 
@@ -286,11 +294,11 @@ def _is_date(values: Values) -> bool:
 
 
 def missing_cells(values: Values, marks: bool) -> Mask:
-    """Return which cells are missing, (n,).
+    """Return whether each cell is missing, (n,).
 
     Args:
-        values: The cells.
-        marks: Whether texts such as NA count as missing.
+        values: Cells of one column.
+        marks: Whether texts such as NA mark missing values.
     """
     if values.dtype.kind == "O":
         gone = {cell for cell in set(values.tolist()) if cell is None or (marks and is_mark(cell))}
@@ -300,32 +308,32 @@ def missing_cells(values: Values, marks: bool) -> Mask:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table with their encoding, and the labels of the classes. All fields are empty by default.
+    """Encoding of table columns as features, and the labels of the classes.
 
-    Two data sets can be trained on together only if their schemas are equal.
+    By default there are no columns and no labels. Data sets can be combined in a run only if their schemas are equal.
     """
 
     columns: tuple[Column, ...] = ()
     """Feature columns of the table, in the order of the features."""
     scales: tuple[tuple[float, float], ...] = ()
-    """Mean and standard deviation of each feature, d pairs; a deviation of 0 sets the feature to 0."""
+    """Mean and standard deviation of each of the d features; a standard deviation of 0 sets the feature to 0."""
     target: str = ""
     """Name of the target column."""
     classes: tuple[Label, ...] = ()
-    """Label of class 0, 1, ...; empty for a regression, and where the labels are 0, 1, ... themselves."""
+    """Labels of the classes 0, 1, ...; empty for regression, and if the labels are the numbers 0, 1, ... themselves."""
     target_reading: str = PLAIN.name
-    """How the numbers of the target are written where they are texts."""
+    """Format of the numbers in text cells of the target."""
     impute: bool = True
-    """Whether missing values of features are filled in; else they are refused."""
+    """Whether missing feature values are imputed; otherwise they are refused."""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the d features; empty where the data came without names."""
+        """Names of the d features; empty for data without feature names."""
         return tuple(chain.from_iterable(column.features for column in self.columns))
 
     @property
     def references(self) -> dict[str, str]:
-        """Reference level of each column of categories."""
+        """Reference level of each category column."""
         return {column.name: column.reference for column in self.columns if isinstance(column, Category)}
 
     @property
@@ -334,19 +342,32 @@ class Schema:
         return bool(self.columns)
 
     def class_numbers(self, labels: Iterable[object], what: str) -> npt.NDArray[np.int64]:
-        """Return the number of each label's class, (n,); raise InputError for a label that is no class."""
+        """Return the class number of each label.
+
+        Args:
+            labels: Labels as given by the user.
+            what: Name of the labels in error messages.
+
+        Returns:
+            Class numbers, (n,).
+
+        Raises:
+            InputError: if a label does not belong to a class.
+        """
         place: dict[object, int] = {label: k for k, label in enumerate(self.classes)}
         numbers = []
         for label in labels:
             number = place.get(label) if isinstance(label, str | int | float) else None
             if number is None:
                 known = ", ".join(map(repr, self.classes[:10])) + (", ..." if len(self.classes) > 10 else "")
-                raise InputError(f"{what} holds {str(label)[:60]!r}, which the run has no class for: it knows {known}")
+                raise InputError(
+                    f"{what} holds {str(label)[:60]!r}, which is not a class of this run: use the classes {known}"
+                )
             numbers.append(number)
         return np.array(numbers, dtype=np.int64)
 
     def class_labels(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Return the label of each class number; the numbers themselves where classes have no other labels."""
+        """Return the label of each class number; the numbers themselves if the classes have no other labels."""
         if not self.classes:
             return numbers
         dtype = object if isinstance(self.classes[0], str) else None
@@ -365,10 +386,10 @@ class Schema:
 
     @classmethod
     def of_plain(cls, plain: object) -> Schema:
-        """Return the schema that `plain` described, perhaps by an earlier version.
+        """Return a schema from its plain form, which an earlier version may have written.
 
         Raises:
-            InputError: if it is no schema.
+            InputError: if the plain form does not describe a schema.
         """
         needed, optional = {"columns", "scales", "target", "classes"}, {"target_reading", "impute"}
         if not isinstance(plain, dict) or not needed <= plain.keys() <= needed | optional:
@@ -406,7 +427,11 @@ def plain_column(column: Column) -> dict[str, object]:
 
 
 def column_of_plain(plain: object) -> Column:
-    """Return the column that `plain` described; raise InputError for anything else."""
+    """Return a column from its plain form.
+
+    Raises:
+        InputError: if the plain form does not describe a column.
+    """
     if isinstance(plain, list):
         return _early_column(plain)
     if not isinstance(plain, dict) or plain.get("kind") not in COLUMN_KINDS:
@@ -419,12 +444,12 @@ def column_of_plain(plain: object) -> Column:
     assert isinstance(column, Column)
     numbers = [value for value in fields.values() if isinstance(value, float)]
     if not all(map(math.isfinite, numbers)) or getattr(column, "reading", PLAIN.name) not in READINGS:
-        raise InputError(f"column {shown(column.name)} of a schema has a number that is not finite or no known reading")
+        raise InputError(f"column {shown(column.name)} of a schema needs finite numbers and a known reading")
     return column
 
 
 def _early_column(plain: Sequence[Any]) -> Column:
-    """A column as earlier versions wrote it: [name, texts in sorted order], the first text being the reference."""
+    """Return a column from the form of earlier versions: [name, sorted levels], whose first level is the reference."""
     if not _is_early_column(plain):
         raise InputError("a column of a schema of an earlier version must be [name, texts]")
     name, levels = plain
@@ -436,7 +461,7 @@ def _is_list(value: object, holds: Callable[[object], bool]) -> bool:
 
 
 def _is_early_column(value: object) -> bool:
-    """[name, [text, ...]]"""
+    """Return whether a value has the form [name, [text, ...]]."""
     return (
         isinstance(value, list)
         and len(value) == 2
@@ -446,7 +471,7 @@ def _is_early_column(value: object) -> bool:
 
 
 def _is_scale(value: object) -> bool:
-    """[mean, deviation], both finite."""
+    """Return whether a value has the form [mean, deviation] with finite numbers."""
     return (
         isinstance(value, list)
         and len(value) == 2

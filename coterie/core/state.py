@@ -1,4 +1,4 @@
-"""The server state of a run: the models, and arrays with declared axes."""
+"""Server state of a run: the models, and arrays with declared axes."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ from coterie.core.state_array import Axis, ClusterNumber, RegroupEvent, Reset, S
 from coterie.errors import ConfigError
 
 UNKNOWN = -1
-"""In `ServerState.choice`: the server does not know a cluster of this client yet."""
+"""Entry of `ServerState.choice` for a client whose cluster is not known yet."""
 
 OBJECTIVE = "objective/"
-"""Prefix of the arrays that the objective keeps."""
+"""Prefix of the names of arrays that belong to the objective."""
 TREE = "tree/"
-"""Prefix of the arrays that record all splits (`core/tree.py`)."""
+"""Prefix of the names of arrays that record all splits (`core/tree.py`)."""
 AGE = "age"
-"""Array of the number of rounds that each cluster has existed for, where clusters are removed."""
+"""Name of the array with the number of rounds since each cluster was created, for methods that remove clusters."""
 
 TIE = 1e-9
-"""Training losses that differ by less than this, relative to the least, are a tie."""
+"""Relative tolerance when training losses are compared: smaller differences from the smallest loss are ties."""
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything that the server needs to continue training. A checkpoint holds all of it.
+    """Complete server state, from which training can continue; a checkpoint contains all of it.
 
-    Every array declares its axes and what a regroup does to it, so that `keep_restart`, `regrouped` and checkpoints
-    treat all arrays alike. To add an array, put a `StateArray` into `arrays`; nothing else has to know about it.
+    Every array declares its axes and its behaviour in a regroup, so that `keep_restart`, `regrouped` and checkpoints
+    handle all arrays in the same way. To add an array, put a `StateArray` into `arrays`; no other code has to change.
 
     Args:
         round: Number of completed rounds.
-        clusters: The models.
+        clusters: Models of the clusters.
         arrays: Arrays by name; a `/` in a name separates the owner from the array, as in `objective/labels`.
-        clients: States of simulated clients, {name: (m, ...)}; filled in checkpoints of a simulation only. They belong
-            to the clients, who keep them elsewhere in a deployment; their rows are as old as the client's last accepted
-            round, and the client itself carries them over to the present clusters (`flows`). So they are no array of
-            the server and follow no regroup.
+        clients: State of simulated clients, {name: (m, ...)}; only in checkpoints of simulations. In a deployment,
+            clients store their own state. Each row belongs to the client's last accepted round, and the client converts
+            it to the present clusters (`flows`); therefore it is no server array and not changed by a regroup.
 
     Raises:
-        ConfigError: if the length of an axis does not fit the clusters, the restarts or the other arrays' clients.
+        ConfigError: if the length of an axis differs from the number of clusters, restarts or clients.
     """
 
     round: int
@@ -74,9 +73,10 @@ class ServerState:
         """Return the state before the first round.
 
         Args:
-            clusters: The first models.
+            clusters: Initial models.
             clients: Number of clients.
-            flows: Whether clients keep weights over clusters whose number may change, which needs `flows`.
+            flows: Whether to add the array `flows`, which is needed if clients store weights over the clusters and the
+                number of clusters may change.
         """
         restarts = clusters.restarts
         choice = torch.full((clients, restarts), UNKNOWN, dtype=torch.int64)
@@ -100,12 +100,12 @@ class ServerState:
 
     @property
     def steady(self) -> Tensor:
-        """Number of consecutive visits of each client without a change of cluster in any restart, (m,)."""
+        """Number of consecutive rounds in which each client took part without changing its cluster, (m,)."""
         return self.arrays["steady"].value
 
     @property
     def loss(self) -> Tensor:
-        """Training loss of each restart in the last round, (R,); infinite before the first round."""
+        """Training loss of each restart in the last round, (R,); infinity before the first round."""
         return self.arrays["loss"].value
 
     @property
@@ -115,65 +115,70 @@ class ServerState:
 
     @property
     def groups(self) -> Tensor | None:
-        """Cluster of each client, (m,), where it is known in advance and never changes; else None."""
+        """Cluster of each client, (m,), if it is known in advance and never changes; else None."""
         found = self.arrays.get("groups")
         return None if found is None else found.value
 
     @property
     def flows(self) -> Tensor:
-        """How a client's weights go from the K clusters of its last accepted round to the present ones, (m, K then, K).
+        """Matrices that convert each client's weights from its last accepted round to the present clusters.
 
-        It is empty, (0, 0, 0), if clients keep no weights or K never changes.
+        The shape is (m, K in that round, K now), or (0, 0, 0) if clients store no weights or K never changes.
         """
         found = self.arrays.get("flows")
         return torch.zeros(0, 0, 0, dtype=torch.float64) if found is None else found.value
 
     @property
     def portraits(self) -> Tensor:
-        """Sum of the onboarding rows of each cluster's members, (K, P); empty, (0, 0), without onboarding."""
+        """Sum of the onboarding vectors of each cluster's members, (K, P), or (0, 0) without onboarding."""
         found = self.arrays.get("portraits")
         return torch.zeros(0, 0) if found is None else found.value
 
     @property
     def introductions(self) -> Tensor:
-        """Onboarding row of each client, (m, P), zeros before it was onboarded; empty, (0, 0), if none are kept."""
+        """Onboarding vector of each client, (m, P), zeros before its onboarding, or (0, 0) if none are stored."""
         found = self.arrays.get("introductions")
         return torch.zeros(0, 0) if found is None else found.value
 
     @property
     def tables(self) -> Params:
-        """Arrays that the objective keeps, by their names within the objective."""
+        """Arrays of the objective, by their names without the prefix."""
         return self.under(OBJECTIVE)
 
     @property
     def tree(self) -> Params:
-        """All splits so far (`core/tree.py`); empty unless the method records them."""
+        """All splits so far (`core/tree.py`); empty if the method does not record them."""
         return self.under(TREE)
 
     def under(self, prefix: str) -> Params:
-        """Return the tensors of all arrays whose names start with a prefix, by the rest of their names."""
+        """Return the tensors of all arrays whose names start with a prefix, by their names without the prefix."""
         return {name.removeprefix(prefix): a.value for name, a in self.arrays.items() if name.startswith(prefix)}
 
     # ---- changing ------------------------------------------------------------------------------------------------
 
     def with_arrays(self, arrays: Mapping[str, StateArray], prefix: str = "") -> ServerState:
-        """Return the state with these arrays added or replaced, under the prefix."""
+        """Return the state with arrays added or replaced.
+
+        Args:
+            arrays: Arrays by name.
+            prefix: Prefix that is added to the names.
+        """
         return replace(self, arrays={**self.arrays, **{f"{prefix}{name}": array for name, array in arrays.items()}})
 
     def with_values(self, **values: Tensor) -> ServerState:
-        """Return the state with other tensors in arrays that it already has; their declarations stay."""
+        """Return the state with new tensors in existing arrays, whose declarations stay the same."""
         return self.with_arrays({name: self.arrays[name].with_value(value) for name, value in values.items()})
 
     def with_groups(self, groups: Tensor) -> ServerState:
-        """Return the state of clients whose clusters (m,) are known in advance."""
+        """Return the state with clusters of all clients, (m,), that are known in advance and never change."""
         return self.with_arrays({"groups": StateArray(groups, ("client",))})
 
     def with_choice(self, choice: Tensor) -> ServerState:
-        """Return the state with the cluster of each client (m,) before the first round."""
+        """Return the state with the initial cluster of each client, (m,); only for a single restart."""
         return self.with_values(choice=choice[:, None])
 
     def best_restart_only(self) -> ServerState:
-        """Return the state of the restart of least training loss only."""
+        """Return the state of the restart with the smallest training loss only."""
         return self.keep_restart(best_restart(self.loss))
 
     def keep_restart(self, index: int) -> ServerState:
@@ -182,29 +187,35 @@ class ServerState:
         return replace(self, clusters=self.clusters.keep_restart(index), arrays=arrays)
 
     def in_plain_layout(self) -> ServerState:
-        """Return the same state in arrays that are contiguous and aligned, as a checkpoint would give it back."""
+        """Return the same state in contiguous and aligned arrays, as when it is read from a checkpoint."""
         arrays = {name: array.with_value(plain_layout(array.value)) for name, array in self.arrays.items()}
         return replace(self, clusters=self.clusters.in_plain_layout(), arrays=arrays)
 
     def regrouped(self, event: RegroupEvent, changes: Changes | None = None) -> ServerState:
-        """Return the state after a regroup: the models and every array.
+        """Return the state after a regroup, with the new models and all arrays adapted.
 
         Args:
             event: The regroup and the clusters before it.
-            changes: What single clients changed in the round, for clusters that are made of their members' changes.
+            changes: Changes by single clients in this round, for new clusters with `how="members"`.
         """
         clusters = event.regroup.apply(self.clusters, event.sizes, changes)
         return replace(self, clusters=clusters, arrays={name: a.regrouped(event) for name, a in self.arrays.items()})
 
 
 def best_restart(loss: Tensor) -> int:
-    """Return the restart of least training loss, the lowest index among ties.
+    """Return the index of the restart with the smallest training loss, the lowest index in case of a tie.
 
-    Losses within `TIE` of the least, relative to it, are a tie: rounding, which differs between engines, must not
-    decide. A restart whose loss is not finite never wins; if none is finite, the first one is returned.
+    Losses within the relative tolerance `TIE` of the smallest loss are ties, so that rounding errors, which differ
+    between engines, do not decide. Restarts with a loss that is not finite are ignored; if there are no others, 0 is
+    returned.
 
     Args:
         loss: Training loss of each restart, (R,).
+
+    Example:
+        >>> import torch
+        >>> best_restart(torch.tensor([0.3, 0.2, float("nan")]))
+        1
     """
     finite = torch.where(loss.isfinite(), loss.double(), torch.inf)
     least = finite.min()

@@ -1,8 +1,8 @@
-"""Arrays of the server state with declared axes, and the rules by which they follow a change of the clusters.
+"""Arrays of the server state with declared axes, and rules for their behaviour in a regroup.
 
-An array says once what its dimensions mean and what a split, a merge or a removal does to it. Regrouping, the choice
-of the best restart and checkpoints read these declarations, so that a method or a server optimizer adds an array in one
-place and never resizes it.
+An array declares the meaning of its dimensions and how a split, merge or removal of clusters changes it. Regroups, the
+selection of the best restart and checkpoints use these declarations, so that a method or a server optimizer adds an
+array in one place and never resizes it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
 
 Axis = Literal["cluster", "restart", "client"]
-"""Meaning of a dimension: one entry for each cluster, each restart or each client."""
+"""Meaning of a dimension: one entry for each cluster, restart or client."""
 Axes = tuple[Axis | None, ...]
-"""Meaning of every dimension of an array; None: a dimension that nothing here changes."""
+"""Meaning of each dimension of an array; None for other dimensions, which never change."""
 
 
 @dataclass(frozen=True)
 class RegroupEvent:
-    """A regroup, with what the rules need to know of the clusters before it."""
+    """A regroup with facts about the clusters before it."""
 
     regroup: Regroup
+    """The regroup."""
     clients: Sequence[ClientId]
     """Ids of all clients, in the order of every client axis."""
     sizes: Tensor
@@ -43,14 +44,14 @@ class RegroupEvent:
 
 
 class RegroupRule(Registered, ABC, family="regroup rule"):
-    """What happens to an array when clusters are split, merged or removed."""
+    """Behaviour of an array when clusters are split, merged or removed."""
 
     needs: ClassVar[tuple[Axis, ...]] = ()
     """Axes that an array with this rule must have."""
     resizes: ClassVar[bool] = False
-    """Whether it gives a cluster axis the new number of clusters; other rules are for arrays without that axis."""
+    """Whether the rule resizes the cluster axis; other rules are for arrays without a cluster axis."""
     averages: ClassVar[bool] = False
-    """Whether entries are divided or averaged, which whole numbers and truth values cannot be."""
+    """Whether entries are divided or averaged, which requires a floating-point dtype."""
 
     @abstractmethod
     def carry_over(self, value: Tensor, axes: Axes, event: RegroupEvent) -> Tensor:
@@ -66,7 +67,7 @@ class RegroupRule(Registered, ABC, family="regroup rule"):
 @register("unchanged")
 @dataclass(frozen=True)
 class Unchanged(RegroupRule):
-    """The array has no cluster axis and stays as it is."""
+    """Keep the array unchanged; it must have no cluster axis."""
 
     def carry_over(self, value: Tensor, axes: Axes, event: RegroupEvent) -> Tensor:
         return value
@@ -75,7 +76,7 @@ class Unchanged(RegroupRule):
 @register("reset")
 @dataclass(frozen=True)
 class Reset(RegroupRule):
-    """Every entry becomes zero: the array counts something since the last regroup."""
+    """Set all entries to zero, for arrays that count something since the last regroup."""
 
     resizes: ClassVar[bool] = True
 
@@ -90,13 +91,13 @@ class Reset(RegroupRule):
 @register("inherit")
 @dataclass(frozen=True)
 class Inherit(RegroupRule):
-    """A child copies its parent, and a merge averages its parents by their numbers of clients.
+    """Copy the entries of the parent to each child; after a merge, average the parents by their numbers of clients.
 
-    Parents that have no clients at all count equally. A cluster without parents gets `newborn` everywhere.
+    If no parent has clients, all parents have the same weight.
     """
 
     newborn: float = 0.0
-    """Value of every entry of a cluster without parents."""
+    """Value of all entries of a cluster without parents."""
 
     needs: ClassVar[tuple[Axis, ...]] = ("cluster",)
     resizes: ClassVar[bool] = True
@@ -109,10 +110,10 @@ class Inherit(RegroupRule):
         return after.movedim(0, at)
 
     def _child(self, rows: Tensor, parents: tuple[int, ...], sizes: Tensor) -> Tensor:
-        """Return the entries of one new cluster; rows (K old, ...) are those of the old ones."""
+        """Return the entries of one new cluster from the rows of the old clusters, (K old, ...)."""
         if not parents:
             return torch.full_like(rows[0], self.newborn)
-        if len(parents) == 1:  # a copy, whatever the entries are: zero times infinity is not a number
+        if len(parents) == 1:  # no multiplication by weights, since zero times infinity is NaN
             return rows[parents[0]]
         counts = sizes[list(parents)].to(rows)
         counts = counts if bool(counts.sum() > 0) else torch.ones_like(counts)
@@ -123,7 +124,7 @@ class Inherit(RegroupRule):
 @register("share")
 @dataclass(frozen=True)
 class Share(RegroupRule):
-    """A parent's amount is divided equally among its children, and a merge adds up the amounts of its parents.
+    """Divide the amount of a parent equally among its children; after a merge, add up the amounts of the parents.
 
     The amount of a removed cluster is lost, and a cluster without parents gets zeros. Unless clusters are removed, the
     sum over all clusters stays the same.
@@ -142,7 +143,7 @@ class Share(RegroupRule):
 @register("share-by-member")
 @dataclass(frozen=True)
 class ShareByMember(RegroupRule):
-    """Like `Share`, but a client that a hard regroup names as a member has all of its amount in its new cluster."""
+    """Like `Share`, but the whole amount of a named member of a hard regroup goes to its new cluster."""
 
     needs: ClassVar[tuple[Axis, ...]] = ("client", "cluster")
     resizes: ClassVar[bool] = True
@@ -161,7 +162,10 @@ class ShareByMember(RegroupRule):
 @register("age")
 @dataclass(frozen=True)
 class Age(RegroupRule):
-    """The entries say for how many rounds a cluster has existed: both parts of a split, and a union, start at zero."""
+    """Keep the entries of unchanged clusters and set those of split, merged and new clusters to zero.
+
+    The entries are ages of clusters in rounds.
+    """
 
     needs: ClassVar[tuple[Axis, ...]] = ("cluster",)
     resizes: ClassVar[bool] = True
@@ -181,10 +185,10 @@ class Age(RegroupRule):
 @register("cluster-number")
 @dataclass(frozen=True)
 class ClusterNumber(RegroupRule):
-    """The entries are numbers of clusters, or -1: each becomes the number of its first child.
+    """Replace cluster numbers by the number of the cluster's first child.
 
-    A client that a hard regroup names as a member gets the number of its new cluster. The number of a removed cluster
-    becomes -1.
+    The entries are cluster numbers or -1. A named member of a hard regroup gets the number of its new cluster. The
+    number of a removed cluster becomes -1.
     """
 
     needs: ClassVar[tuple[Axis, ...]] = ("client",)
@@ -196,15 +200,22 @@ class ClusterNumber(RegroupRule):
 
 @dataclass(frozen=True)
 class StateArray:
-    """A tensor of the server state, with the meaning of its dimensions.
+    """A tensor of the server state with declared axes.
 
     Args:
         value: The tensor.
-        axes: Meaning of each dimension; no meaning occurs twice.
-        rule: What a regroup does to the array.
+        axes: Meaning of each dimension; no meaning may occur twice.
+        rule: Behaviour of the array in a regroup.
 
     Raises:
         ConfigError: if the declaration does not fit the tensor or the rule.
+
+    Example:
+        >>> import torch
+        >>> from coterie.extend import Inherit, StateArray
+        >>> momentum = StateArray(torch.zeros(3, 10), ("cluster", None), Inherit())
+        >>> momentum.length("cluster")
+        3
     """
 
     value: Tensor
@@ -214,9 +225,12 @@ class StateArray:
     def __post_init__(self) -> None:
         named = [axis for axis in self.axes if axis is not None]
         if len(self.axes) != self.value.dim():
-            raise ConfigError(f"an array of {self.value.dim()} dimensions needs as many axes, got {self.axes}")
+            raise ConfigError(
+                f"an array of {self.value.dim()} dimensions needs {self.value.dim()} axes, got {self.axes}: give None "
+                "for dimensions without a meaning"
+            )
         if len(named) != len(set(named)):
-            raise ConfigError(f"an array cannot have two axes of the same name: {self.axes}")
+            raise ConfigError(f"an array cannot have two axes with the same meaning, got {self.axes}: use None for one")
         for axis in self.rule.needs:
             if axis not in named:
                 raise ConfigError(f"the regroup rule {self.rule.name!r} needs a {axis} axis, got the axes {self.axes}")
@@ -224,7 +238,8 @@ class StateArray:
             raise ConfigError(f"the regroup rule {self.rule.name!r} needs a floating dtype, got {self.value.dtype}")
         if "cluster" in named and not self.rule.resizes:
             raise ConfigError(
-                f"an array with a cluster axis needs a rule such as 'inherit' or 'share', got {self.rule.name!r}"
+                f"an array with a cluster axis needs a rule that resizes it, such as 'inherit' or 'share', got "
+                f"{self.rule.name!r}"
             )
 
     def length(self, axis: Axis) -> int | None:
@@ -232,11 +247,11 @@ class StateArray:
         return self.value.shape[self.axes.index(axis)] if axis in self.axes else None
 
     def with_value(self, value: Tensor) -> StateArray:
-        """Return another tensor with the same declaration."""
+        """Return the array with another tensor and the same declaration."""
         return replace(self, value=value)
 
     def keep_restart(self, index: int) -> StateArray:
-        """Return the array of one restart only; its restart axis has length one."""
+        """Return the entries of one restart only; the restart axis then has length one."""
         if "restart" not in self.axes:
             return self
         return self.with_value(self.value.narrow(self.axes.index("restart"), index, 1))

@@ -1,7 +1,7 @@
-"""The base class of client tasks: what a server can ask clients to do.
+"""Base class of client tasks: work that the server can request from clients.
 
-A task is a frozen dataclass; its fields are its settings and travel as plain values. The tasks of this package are in
-`coterie/client/tasks`. A task of your own is registered in the same way and works on every engine::
+A task is a frozen dataclass whose fields are sent to the clients as plain values. The tasks of Coterie are in
+`coterie/client/tasks`. A user-defined task is registered in the same way and works on every engine::
 
     @register("class-counts")
     @dataclass(frozen=True)
@@ -20,33 +20,39 @@ from coterie.core.registry import Registered
 
 
 class Task(Registered, ABC, family="client task"):
-    """Work that clients do next to their data when the server asks for it."""
+    """Work that clients do on their local data at the request of the server."""
 
     trains: ClassVar[bool] = False
     """Whether the replies are changes of the clusters' models."""
     evaluates: ClassVar[bool] = False
-    """Whether the task only evaluates models: its rows are the same for all methods and enter no model."""
+    """Whether the task only evaluates models. Its rows are the same for all methods and are not used for training."""
 
     @property
     def send_each(self) -> bool:
-        """Whether every client's change is a row of its own, instead of a part of a sum."""
+        """Whether every client's change is a separate row instead of a part of a sum."""
         return False
 
     @abstractmethod
     def run(self, clients: Any, broadcast: Broadcast) -> Reply:
-        """Do the work for every client of a group.
+        """Do the work for all clients of a group.
 
         Args:
-            clients: A `coterie.client.group.ClientGroup`. The type is open here, since this layer does not know it.
-            broadcast: What the server sent; row i of `broadcast.only` and `broadcast.each` is for client i.
+            clients: A `coterie.client.group.ClientGroup` (the core package must not import this type).
+            broadcast: Message of the server; row i of `broadcast.only` and `broadcast.each` is for client i.
 
         Returns:
             Sums and rows of these clients.
         """
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected | None:
-        """Return the form of a sound reply, against which replies of remote clients are checked.
+        """Return the expected form of a reply, against which replies of remote clients are checked.
 
-        None, the default, declares nothing: a reply must then only be finite and have the same arrays as most others.
+        Args:
+            broadcast: Message of the server.
+            run: Facts about the run.
+
+        Returns:
+            The expected form, or None (the default) if it is not declared. A reply must then be finite and have the
+            same arrays as the majority of the replies.
         """
         return None

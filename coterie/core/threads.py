@@ -1,7 +1,8 @@
-"""How many threads linear algebra uses.
+"""Number of threads of linear algebra.
 
-Torch's own threads wait for each other by spinning: when other processes want the machine, a single addition that is
-cut in pieces can take a tenth of a second. So work is cut by clients, and what is done for one of them is not cut.
+The threads of torch wait for each other by spinning. On a busy machine, a single addition that is divided among threads
+can therefore take a tenth of a second. For this reason, work is divided among threads by clients, and all operations
+for a client run in a single thread.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Linear algebra of the calling thread uses one thread; gives the number that there was, which comes back."""
-    before = torch.get_num_threads()  # asked first: torch settles what a thread begins with when it is asked
+    """Context manager in which linear algebra of the calling thread uses one thread.
+
+    It yields the previous number of threads and restores it at the end.
+    """
+    before = torch.get_num_threads()  # must be the first call: it also initialises the value for a new thread
     torch.set_num_threads(1)
     try:
         yield before

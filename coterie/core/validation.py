@@ -1,4 +1,4 @@
-"""Samples put aside, cut from the clients' own: for validation, or for the test samples of a table."""
+"""Splits of each client's samples into training samples and held-out samples for validation or testing."""
 
 from __future__ import annotations
 
@@ -14,59 +14,78 @@ from coterie.errors import ConfigError
 
 @dataclass(frozen=True)
 class Split:
-    """Which samples are kept and which are put aside, client after client; a client's samples count 0..n_i-1."""
+    """Indices of the training and the held-out samples, where the samples of all clients are concatenated."""
 
-    kept: Positions
-    """Places of the kept samples when all samples stand client after client, shape (sum of kept_sizes,)."""
-    kept_sizes: Positions
-    """(m,)"""
-    aside: Positions
-    aside_sizes: Positions
+    train: Positions
+    """Indices of the training samples, client after client, (sum of train_sizes,)."""
+    train_sizes: Positions
+    """Number of training samples of each client, (m,)."""
+    held_out: Positions
+    """Indices of the held-out samples, client after client, (sum of held_out_sizes,)."""
+    held_out_sizes: Positions
+    """Number of held-out samples of each client, (m,)."""
 
 
 def split(keys: Words, sizes: Positions, share: float) -> Split:
-    """Put a share of each client's samples aside; which ones follows from its key, `keys` and `sizes` have shape (m,).
+    """Split each client's samples at random.
 
-    A client with several samples gives away at least one and keeps at least one; a client with one keeps it.
+    A client with several samples has at least one training sample and one held-out sample. The only sample of a client
+    is a training sample.
+
+    Args:
+        keys: Random key of each client, (m,).
+        sizes: Number of samples of each client, (m,).
+        share: Share of held-out samples, between 0 and 1.
     """
-    aside = aside_sizes(sizes, share)
+    held_out = held_out_sizes(sizes, share)
+    train = sizes - held_out
     first = np.cumsum(sizes) - sizes
     places = shuffled(keys, sizes) + np.repeat(first, sizes)
-    return Split(places[spans(first + aside, sizes - aside)], sizes - aside, places[spans(first, aside)], aside)
+    return Split(places[spans(first + held_out, train)], train, places[spans(first, held_out)], held_out)
 
 
-def aside_sizes(sizes: Positions, share: float) -> Positions:
-    """(m,) how many of their `sizes` samples clients put aside: none where there are none, or one."""
+def held_out_sizes(sizes: Positions, share: float) -> Positions:
+    """Return the number of held-out samples of each client, (m,); zero for clients with at most one sample."""
     wanted = np.maximum(1, np.rint(share * sizes).astype(np.int64))
     return np.asarray(np.maximum(0, np.minimum(sizes - 1, wanted)))
 
 
 def validation_split(data: FederatedDataset, share: float, seed: int) -> FederatedDataset:
-    """The same clients with a share of their training samples put aside as `test`, in place of any test data.
+    """Return a data set whose test data is replaced by a share of the training samples, for validation.
 
-    Which samples are put aside follows from the seed and the client's id. A client with several samples gives away at
-    least one and keeps at least one; a client with a single sample keeps it and has nothing to validate on.
+    The split depends on the seed and the ids of the clients only. A client with several samples keeps at least one for
+    training and has at least one for validation. A client with a single sample has none for validation.
+
+    Args:
+        data: Clients with their samples.
+        share: Share of validation samples, between 0 and 1.
+        seed: Seed of the split.
+
+    Raises:
+        ConfigError: if no client has two samples.
     """
     check_validation_split(data)
     return split_validation(data, share, seed)
 
 
 def check_validation_split(data: ClientDirectory) -> None:
-    """Refuse a federation in which nobody can put a sample aside."""
+    """Raise ConfigError if no client has enough samples for a validation split."""
     if data.sizes.max() < 2:
-        raise ConfigError("validation needs a client with two samples or more, but all have one: leave it out")
+        raise ConfigError(
+            "a validation split needs a client with at least two samples, but every client has one: train without it"
+        )
 
 
 def split_validation(data: FederatedDataset, share: float, seed: int) -> FederatedDataset:
-    """As `validation_split`, for some of the clients of a federation: some may have nothing to validate on."""
+    """Split like `validation_split`, for a part of the clients: it is no error if none has two samples."""
     train = data.train
     sizes = train.sizes
     parts = split(keys_for_clients(seed, Purpose.VALIDATION, 0, train.hashes), sizes, share)
     rows = spans(train.starts, sizes)
-    kept, truth = rows[parts.kept], data.sample_truth
+    training, truth = rows[parts.train], data.sample_truth
     return replace(
         data,
-        train=train.gather(kept, parts.kept_sizes),
-        test=train.gather(rows[parts.aside], parts.aside_sizes),
-        sample_truth=None if truth is None else truth[kept],
+        train=train.gather(training, parts.train_sizes),
+        test=train.gather(rows[parts.held_out], parts.held_out_sizes),
+        sample_truth=None if truth is None else truth[training],
     )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from coterie.core.lazy import lazily
+from coterie.core.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from coterie.data import partition
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from coterie.data.table import from_table
     from coterie.data.torch_data import from_torch
 else:
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "arrays": ("from_arrays", "from_rows"),

@@ -423,7 +423,7 @@ def register_scenario(name: str, recommended: Mapping[str, object] | None = None
         taken = SCENARIOS.get(name)
         if taken is not None and taken.build.__qualname__ != build.__qualname__:
             raise ConfigError(f"there is already a scenario called {name!r}: choose another name")
-        options = options_of_function(build, but=frozenset({"seed"}))
+        options = options_of_function(build, exclude=frozenset({"seed"}))
 
         @wraps(build)
         def named(*, seed: int, **given: object) -> FederatedDataset:

@@ -233,7 +233,7 @@ class OpenTable:
     def summary(self) -> TableSummary:
         """Return the summary of all columns but that of the clients; it is all that leaves the party."""
         training = np.zeros(len(self.rows), dtype=bool)
-        training[self.parts.kept] = True
+        training[self.parts.train] = True
         wanted = self.columns.names if self.asked is None else (*self.asked, self.target)
         parts = []
         for name in self.columns.names:
@@ -264,12 +264,12 @@ class OpenTable:
         """
         y = target_of(self.targets, schema)
         filled = self._filled(schema)
-        kept, aside = self.parts.kept, self.parts.aside
-        train = stack_shard(self.ids, filled.train, y[kept], self.parts.kept_sizes.tolist())
-        test = stack_shard(self.ids, filled.test, y[aside], self.parts.aside_sizes.tolist()) if len(aside) else None
+        kept, aside = self.parts.train, self.parts.held_out
+        train = stack_shard(self.ids, filled.train, y[kept], self.parts.train_sizes.tolist())
+        test = stack_shard(self.ids, filled.test, y[aside], self.parts.held_out_sizes.tolist()) if len(aside) else None
         recommended = {
             "learner": "linear:bias=true" if y.dtype.kind == "f" else "logistic",
-            "lr": step_size(schema, filled.squares, self.parts.kept_sizes),
+            "lr": step_size(schema, filled.squares, self.parts.train_sizes),
         }
         explained = self._with_client(notes, self._copies(schema)) if notes else ()
         return FederatedDataset(name, train, test, recommended=recommended, schema=schema, column_notes=explained)
@@ -298,7 +298,7 @@ class OpenTable:
 
     def _filled(self, schema: Schema) -> _Filled:
         """Column by column into place, so that beside the result there is one column in memory."""
-        kept, aside = self.parts.kept, self.parts.aside
+        kept, aside = self.parts.train, self.parts.held_out
         d = len(schema.feature_names)
         train, test = np.empty((len(kept), d)), np.empty((len(aside), d))
         squares = np.zeros(len(train))
@@ -529,4 +529,4 @@ def _parts(ids: list[str], owner: Ints, share: float, seed: int) -> Split:
     if share == 0:
         return Split(order, sizes, order[:0], np.zeros_like(sizes))
     parts = split(keys_for_clients(seed, Purpose.SCENARIO, 0, hash_ids(ids)), sizes, share)
-    return replace(parts, kept=order[parts.kept], aside=order[parts.aside])
+    return replace(parts, train=order[parts.train], held_out=order[parts.held_out])

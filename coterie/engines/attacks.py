@@ -122,7 +122,7 @@ def attackers_of(attack: Attack, seed: int, hashes: Words) -> npt.NDArray[np.boo
             f"poison={attack.name}:share={attack.share:g} of {len(hashes)} clients is {count}, but some must attack "
             "and some must not: choose another share"
         )
-    drawn = fold(seed, int(Purpose.POISON), hashes)
+    drawn = fold(seed, int(Purpose.ATTACK), hashes)
     return np.isin(np.arange(len(hashes)), np.argsort(drawn, kind="stable")[:count])
 
 
@@ -182,5 +182,5 @@ class AttackedGroup(ClientGroup):
 
     def _falsified(self, changes: Tensor, client: ClientId, round_: int) -> Tensor:
         """Return the changes (T, P) that a client sends instead of its own."""
-        key = keys_for_clients(self.seed, Purpose.POISON, round_, hash_ids([client]))[0]
+        key = keys_for_clients(self.seed, Purpose.ATTACK, round_, hash_ids([client]))[0]
         return torch.stack([self.attack.falsify(change, int(fold(key, at))) for at, change in enumerate(changes)])

@@ -17,7 +17,7 @@ from coterie.core.keys import Words
 from coterie.core.messages import Broadcast, Reply, merge
 from coterie.core.shard import ClientId, Positions
 from coterie.core.task import Task
-from coterie.core.validation import aside_sizes
+from coterie.core.validation import held_out_sizes
 from coterie.errors import ConfigError
 from coterie.flower.checks import Asked, Memory, sort_out
 from coterie.flower.client_registry import ClientRegistry
@@ -73,7 +73,7 @@ class FlowerFederation:
     def sizes(self) -> Positions:
         """n_i, shape (m,); 0 for expected clients that are not registered yet."""
         sizes = self.registry.sizes
-        return sizes if self.terms.validation is None else sizes - aside_sizes(sizes, self.terms.validation)
+        return sizes if self.terms.validation is None else sizes - held_out_sizes(sizes, self.terms.validation)
 
     @property
     def store(self) -> None:

@@ -70,7 +70,7 @@ class RawTable:
                 replace(each, unreadable=one_line(each.unreadable)[:MOST_REASON]) for each in summary.columns
             )
         )
-        train, test = (tuple(sizes.tolist()) for sizes in (opened.parts.kept_sizes, opened.parts.aside_sizes))
+        train, test = (tuple(sizes.tolist()) for sizes in (opened.parts.train_sizes, opened.parts.held_out_sizes))
         return Offer(tuple(opened.ids), train, test, settings, replace(summary, columns=columns))
 
     def dataset(self, schema: Schema, most_values: int = 10**9) -> FederatedDataset:

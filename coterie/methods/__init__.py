@@ -1,4 +1,4 @@
-"""Methods as typed values: one file for each paper. Every method here passes the check suite."""
+"""Federated learning methods as typed values: one file for each paper. Every method passes the check suite."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
 from coterie.learners.optimizers import SGD, Adam, AdamW
 from coterie.learners.schedules import Constant, Cosine, ExponentialDecay, StepDecay
+from coterie.methods.auto_init import AutoInit
 from coterie.methods.base import Method, TieredMethod, find_method
 from coterie.methods.cfl import CFL
 from coterie.methods.fedamp import FedAMP
@@ -53,6 +54,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "AutoInit",
     "Averaging",
     "ClusterOracle",
     "Constant",
@@ -105,5 +107,5 @@ __all__ = [
     "find_method",
 ]
 
-for _module in iter_modules(__path__):  # a method in a new file of this package is known without an entry here
+for _module in iter_modules(__path__):  # so that a new file in this package needs no entry above
     import_module(f"{__name__}.{_module.name}")

@@ -1,4 +1,4 @@
-"""Exchanges before the first round: asking all clients, and what that costs."""
+"""Exchanges with all clients before the first round, and their cost."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from coterie.core.shard import Positions
 from coterie.core.task import Task
 from coterie.methods.run import BEFORE
 
-NOBODY = -1
-"""The label of a client that has no cluster."""
+NO_CLUSTER = -1
+"""Label of a client without a cluster."""
 
 
 @dataclass
 class Cost:
-    """What the exchanges have cost so far."""
+    """Number and size of the exchanges so far."""
 
     exchanges: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
 
     def count(self, replies: Replies) -> Reply:
-        """Add one exchange and return its reply."""
+        """Add one exchange and return the reply."""
         self.exchanges += 1
         self.bytes_up += replies.bytes_up
         self.bytes_down += replies.bytes_down
@@ -39,9 +39,11 @@ class Cost:
 def ask_everybody(
     federation: Federation, task: Task, broadcast: Broadcast, cost: Cost
 ) -> tuple[Positions, Params, Positions]:
-    """Return who answered (S,), their rows {name: (S, ...)}, and who answered but was rejected.
+    """Ask all clients and return the results in the order of their hashes, so that no other order matters.
 
-    Clients come in the order of their hashes, so that the numbers of clusters found among them depend on nothing else.
+    Returns:
+        Positions of the clients that answered (S,), their rows {name: (S, ...)}, and the positions of the clients whose
+        answers were rejected.
     """
     reply = cost.count(federation.ask(task, broadcast, np.arange(len(federation.clients))))
     answered = positions_of(federation, reply.clients)
@@ -50,17 +52,17 @@ def ask_everybody(
     return answered[order], rows, positions_of(federation, reply.rejected)
 
 
-def averages(rows: Tensor, labels: Tensor, mass: Tensor, K: int) -> Tensor:
-    """Return the weighted means of the members' rows, (m, P) to (K, P), in float64; of all rows for an empty group."""
+def group_means(rows: Tensor, labels: Tensor, mass: Tensor, K: int) -> Tensor:
+    """Return the weighted means of rows by group, (m, P) to (K, P), in float64; empty groups get the overall mean."""
     mass = mass.double()
     total = torch.zeros(K, dtype=torch.float64).index_add_(0, labels, mass)
     sums = torch.zeros(K, rows.shape[1], dtype=torch.float64).index_add_(0, labels, rows.double() * mass[:, None])
-    everybody = sums.sum(dim=0) / total.sum()
-    return torch.where(total[:, None] > 0, sums / total[:, None], everybody)
+    overall = sums.sum(dim=0) / total.sum()
+    return torch.where(total[:, None] > 0, sums / total[:, None], overall)
 
 
 def join_by_loss(federation: Federation, clusters: Clusters, labels: Tensor, places: Positions, cost: Cost) -> Tensor:
-    """Return the labels with these clients added, by least training loss, if they answer."""
+    """Return the labels with these clients added to the clusters of lowest training loss, if they answer."""
     reply = cost.count(federation.ask(Score(), Broadcast(BEFORE, clusters), np.sort(places)))
     joined = labels.clone()
     if reply.clients:

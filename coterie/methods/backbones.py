@@ -1,11 +1,11 @@
-"""Tiers 1 and 2 of published methods, whose number of clusters HCFL lets grow.
+"""Tiers 1 and 2 of the published methods whose number of clusters HCFL adapts.
 
-backbone    a cluster explains by    clients                                   averaging of the clusters' models
-fedem       p(y|x)                   mixtures by EM                            by responsibility (the paper: all)
-fedrc       p(y|x) / P_k(y)          mixtures by EM                            by responsibility (the paper: all)
-fesem       p(y|x)                   one cluster, of the nearest parameters    members
-fedsoft     p(y|x)                   a model (head) of their own, held near    by weight
-                                     their mixture of the clusters'
+backbone    likelihood of a cluster    clients                                      averaging
+fedem       p(y|x)                     mixtures by EM                               by responsibility (the paper: all)
+fedrc       p(y|x) / P_k(y)            mixtures by EM                               by responsibility (the paper: all)
+fesem       p(y|x)                     one cluster, that of the nearest parameters  members
+fedsoft     p(y|x)                     a personal model (head), pulled towards      by weight
+                                       their mixture of the clusters' models
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from coterie.tiers.procedure import Procedure
 
 Backbone = Literal["fedem", "fedrc", "fesem", "fedsoft"]
 PULL = 0.1
-NO_TWIN = "but not with order=heads-first, nor with backbone fedsoft, whose clients go on from heads of their own"
+"""Default strength of the pull of backbone fedsoft (lambda)."""
+NO_TWIN = "but not with order=heads-first, nor with backbone fedsoft, whose clients keep personal heads"
 AVERAGING: Mapping[Backbone, Literal["members", "all", "responsibility"]] = {
     "fedem": "responsibility",
     "fedrc": "responsibility",
@@ -39,12 +40,14 @@ AVERAGING: Mapping[Backbone, Literal["members", "all", "responsibility"]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneMethod(TieredMethod):
-    """Base of methods that let the number of clusters of a published method grow."""
+    """Base class of methods that adapt the number of clusters of a published method."""
 
-    clusters: int | Auto = option(1, "number of clusters at first; they are to be found, so one by default", low=1)
-    backbone: Backbone = option("fedem", "how a cluster explains a sample and how clients are given to clusters")
+    clusters: int | Auto = option(1, "initial number of clusters; one by default, since the method finds more", low=1)
+    backbone: Backbone = option(
+        "fedem", "method that decides how a cluster explains a sample and how clients are assigned to clusters"
+    )
     lam: float | None = option(
-        None, f"with backbone fedsoft: strength of the pull to the mixture (lambda), {PULL:g} by default", low=0
+        None, f"with backbone fedsoft: strength of the pull towards the mixture (lambda); default {PULL:g}", low=0
     )
 
     citation: ClassVar[str] = (
@@ -62,7 +65,7 @@ class BackboneMethod(TieredMethod):
     def for_learner(self, learner: Learner) -> Method:
         if self.backbone == "fedrc" and learner.classes is None:
             raise ConfigError(
-                f"{self.name}: backbone fedrc counts classes, but the targets are numbers: use backbone=fedem"
+                f"{self.name}: backbone fedrc counts classes, but this is a regression: use backbone=fedem"
             )
         return super().for_learner(learner)
 
@@ -74,7 +77,7 @@ class BackboneMethod(TieredMethod):
         shared: tuple[str, ...],
         order: Order,
     ) -> Tiers:
-        """Return the backbone with a procedure that changes the number of clusters.
+        """Return the backbone with a procedure that adapts the number of clusters.
 
         Raises:
             ConfigError: if a setting does not fit the backbone.
@@ -83,13 +86,13 @@ class BackboneMethod(TieredMethod):
         averaging = self.soft_averaging
         if self.lam is not None and not personal:
             raise ConfigError(
-                f"{self.name}: lam pulls a client's own model to its mixture, but with backbone {self.backbone} it has "
-                "none: leave lam out, or use backbone=fedsoft"
+                f"{self.name}: lam pulls personal models towards a mixture, but backbone {self.backbone} has none: "
+                "leave lam out, or use backbone=fedsoft"
             )
         if personal and averaging.over != "responsibility":
             raise ConfigError(
-                f"{self.name}: backbone fedsoft averages the clients' own models by their weights, but "
-                f"averaging={averaging.over}: leave it out"
+                f"{self.name}: backbone fedsoft averages personal models by their weights, but "
+                f"averaging={averaging.over}: leave averaging out"
             )
         pull = PULL if self.lam is None else self.lam
         return self.compose(
@@ -97,7 +100,7 @@ class BackboneMethod(TieredMethod):
             assignment=assignment,
             procedure=procedure,
             distance=distance,
-            # with fesem a client has one cluster, so that its responsibility is 1
+            # with fesem every client has one cluster, so its responsibility is 1
             averaging=averaging.for_hard_clusters() if self.backbone == "fesem" else averaging,
             local=replace(self.local, order=order, prox=pull if personal else 0.0),
             shared=shared,

@@ -1,8 +1,8 @@
-"""What a method is: settings with documented fields, an initialisation, and a round.
+"""Base classes of methods: settings with documented fields, an initialisation, and a round.
 
-A method that is a composition of tiers derives from `TieredMethod` and writes `tiers()`. Any other derives from
-`Method` and writes `initialize` or `step` itself, as sequential code over `run.federation.ask(...)`. Both are frozen
-dataclasses made known by `@register("name")`; see docs/extending.md.
+A method that is a composition of tiers derives from `TieredMethod` and implements `tiers()`. Any other method derives
+from `Method` and implements `initialize` or `step`, as sequential code over `run.federation.ask(...)`. Both are frozen
+dataclasses that `@register("name")` makes known; see docs/extending.md.
 """
 
 from __future__ import annotations
@@ -30,71 +30,82 @@ from coterie.tiers.composition import Exchange, Tiers
 
 
 class Method(Registered, family="method"):
-    """Base of all methods. A member is a frozen dataclass; its fields are its settings.
+    """Base class of all methods.
 
-    A subclass declares facts about itself and overrides what it does differently. By default a method makes its first
-    models by its initializer and trains them in rounds that follow from `tiers()`.
+    A method is a frozen dataclass whose fields are its settings. A subclass declares facts about itself in class
+    variables and overrides the members that differ. By default, the method's initializer makes the first models, and
+    the rounds follow from `tiers()`.
+
+    Example:
+        >>> from coterie.methods import IFCA
+        >>> method = IFCA(clusters=4)
+        >>> method.name, method.clusters
+        ('ifca', 4)
+        >>> sorted(method.reveals())
+        ['cluster']
     """
 
     summary: ClassVar[str] = ""
-    """One sentence for `coterie methods`."""
+    """Summary of the method in one sentence."""
     citation: ClassVar[str] = ""
+    """Paper that introduced the method."""
     groups: ClassVar[FoundGroups] = FoundGroups()
     """Where the clusters come from."""
     trains: ClassVar[bool] = True
     """Whether rounds of training follow the initialisation."""
     exchanges: ClassVar[bool] = True
-    """Whether clients need to send anything; if not, no bytes are counted."""
+    """Whether clients send anything; if not, no bytes are counted."""
     tries_counts: ClassVar[bool] = False
     """Whether trial runs can choose the number of clusters (`clusters=auto`); such a method has `TrialSettings`."""
     learners: ClassVar[tuple[str, ...] | None] = None
-    """The model families that it supports; None: all."""
+    """Model families that the method supports; None for all."""
     twin: ClassVar[str | None] = None
-    """The method that it equals with one cluster; None with the reason in `no_twin`."""
+    """Method that this one equals with a single cluster; None if there is none, for the reason in `no_twin`."""
     no_twin: ClassVar[str] = ""
-    """Why it has no twin; or with which options it does not equal the one it has."""
+    """Why the method has no twin; or with which options it differs from its twin."""
     refuses: ClassVar[frozenset[str]] = frozenset()
-    """Options of runs and of its base classes that mean nothing to this method."""
+    """Options of runs and base classes that have no meaning for this method."""
     keeps: ClassVar[frozenset[str]] = frozenset()
-    """Options whose default goes before what a scenario recommends, or it would be another method."""
+    """Options whose defaults take precedence over a scenario's recommendations, because they define the method."""
 
     private_options: ClassVar[Mapping[str, Any]] = {}
-    """Options of private runs, where the user gives none of them."""
+    """Options of private runs that apply if the user gives none of them."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
-    # ---- what a subclass may override --------------------------------------------------------------------------
+    # ---- members that a subclass may override ------------------------------------------------------------------
 
     def tiers(self) -> Tiers:
-        """Return the composition: how clients are given to clusters and what they do in a round."""
-        raise ConfigError(f"{type(self).__name__} defines no tiers(): write one that returns Tiers(assignment=...)")
+        """Return the composition of tiers: how clients are assigned to clusters and what they compute in a round."""
+        raise ConfigError(f"{type(self).__name__} defines no tiers(): add a method that returns Tiers(assignment=...)")
 
     @property
     def initializer(self) -> Initializer:
-        """What makes the first models."""
-        raise ConfigError(f"{type(self).__name__} has no initializer: write a property that returns one")
+        """Initializer of the first models."""
+        raise ConfigError(f"{type(self).__name__} has no initializer: add a property that returns one")
 
     def for_learner(self, learner: Learner) -> Method:
-        """Return the method as it trains this learner, with local training that suits it.
+        """Return the method for this learner, with local training that suits it.
 
         Raises:
-            ConfigError: if it cannot.
+            ConfigError: if the method does not support the learner.
         """
         local: LocalTraining | None = getattr(self, "local", None)
         return self if local is None else _replaced(self, local=local.for_learner(learner.usual_training))
 
-    def with_starts(self, clients: int, rounds: int | None) -> Method:
-        """Return the method with the number of its random starts decided.
+    def with_default_restarts(self, learner: Learner, clients: int, rounds: int | None) -> Method:
+        """Return the method with the number of its random initialisations decided.
 
         Args:
+            learner: The model family.
             clients: Number of clients.
-            rounds: Number of rounds; None if it is left to the data.
+            rounds: Number of rounds; None if it depends on the data.
         """
-        return self._started(1)
+        return self._with_restarts(1)
 
-    def _started(self, restarts: int) -> Self:
-        """Return the method with this number of random starts where it was undecided."""
+    def _with_restarts(self, restarts: int) -> Self:
+        """Return the method with this number of restarts if the user has not set it."""
         return self.with_options({"restarts": restarts}) if self.initializer.restarts == AUTO else self
 
     def initialize(self, run: Run) -> Initial:
@@ -102,66 +113,66 @@ class Method(Registered, family="method"):
         return initialize(run, self.initializer, self.groups)
 
     def step(self, run: Run, state: ServerState) -> Step:
-        """Carry out one round: ask clients, aggregate, regroup."""
+        """Run one round: ask clients, aggregate their replies, and regroup."""
         return tiered_round(run, state)
 
     @property
     def placing(self) -> Placing:
-        """How a client that did not train finds its models."""
+        """How a client that did not train is assigned to models."""
         return "least-loss"
 
     @property
     def race_rounds(self) -> int:
-        """Number of first rounds in which several restarts compete on a share of the clients."""
+        """Number of initial rounds in which several restarts compete on a share of the clients."""
         return 0
 
     # ---- facts -------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int | None:
-        """Number of clusters that was asked for; None: it is left to the data, or the method has no such setting."""
+        """Requested number of clusters; None if it depends on the data, or the method has no such setting."""
         asked = getattr(self, "clusters", None)
         return None if asked == AUTO else asked
 
     def reveals(self) -> Mapping[str, str]:
-        """Return the rows of all replies and what each tells the server about a single client."""
+        """Return the rows of all replies, and what each reveals to the server about a single client."""
         if not self.exchanges:
             return {}
         return {**self.initializer.reveals_rows, **(self.tiers().reveals() if self.trains else {})}
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
-        """Return every option that the method takes: those of its fields, then those of its runs."""
+        """Return all options of the method: those of its fields, then those of its runs."""
         return tuple(each for each in (*options_of(cls), *RUN_OPTIONS) if each.name not in cls.refuses)
 
     @classmethod
     def own_names(cls) -> frozenset[str]:
-        """Return the names of the options that come from its fields."""
+        """Return the names of the options that come from the method's fields."""
         return frozenset(each.name for each in options_of(cls)) - cls.refuses
 
     @classmethod
     def equals(cls) -> str:
-        """Return what it equals with one cluster, in words."""
+        """Return a sentence on the method that this one equals with a single cluster."""
         if cls.twin is None:
-            return f"No twin with one cluster: {cls.no_twin}."
+            return f"Equals no other method with one cluster: {cls.no_twin}."
         return f"Equals {cls.twin} with one cluster{f', {cls.no_twin}' if cls.no_twin else ''}."
 
     @classmethod
     def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options that go before what a scenario recommends, by what the user gave."""
+        """Return the options that take precedence over a scenario's recommendations, given the user's options."""
         defaults = cls().to_options()
         return {name: defaults[name] for name in cls.keeps if name in defaults}
 
     def to_options(self) -> dict[str, Any]:
-        """Return the options that give this method."""
+        """Return the options that recreate this method."""
         return {name: value for name, value in self.field_options().items() if name not in self.refuses}
 
     def field_options(self) -> dict[str, Any]:
-        """Return the options of all fields, also of those that the method refuses."""
+        """Return the options of all fields, including those that the method refuses."""
         return to_options(self)
 
     def without_effect(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """Return those of the given options that have no effect on this method, with the condition that is not met."""
+        """Return the given options that have no effect on this method, each with the condition that is not met."""
         return without_effect(self.options(), {**given, **self.field_options()}, type(self)().field_options())
 
     def with_options(self, values: Mapping[str, Any]) -> Self:
@@ -170,12 +181,21 @@ class Method(Registered, family="method"):
 
 
 def _replaced(method: Any, **fields: Any) -> Any:
-    """Return a method, which is a dataclass, with these fields replaced."""
+    """Return a method with these fields replaced; `Method` itself is not a dataclass, its subclasses are."""
     return replace(method, **fields)
 
 
 def find_method(name: object) -> type[Method]:
-    """Return the method of this name; the error for an unknown name suggests the nearest one."""
+    """Return the method class of this name.
+
+    Raises:
+        ConfigError: if there is no such method; the message suggests similar names.
+
+    Example:
+        >>> from coterie.methods import find_method
+        >>> find_method("ifca").summary
+        'clients join the cluster whose model fits them best'
+    """
     if not isinstance(name, str):
         raise ConfigError(f"method must be a name or a value such as IFCA(clusters=4), got {type(name).__name__}")
     return find_member(Method, name)
@@ -185,9 +205,9 @@ def find_method(name: object) -> type[Method]:
 class TrialSettings:
     """How trial runs choose the number of clusters (`clusters=auto`)."""
 
-    max_clusters: int = option(6, "clusters=auto: the largest number of clusters that is tried", low=1)
+    max_clusters: int = option(6, "clusters=auto: largest number of clusters to try", low=1)
     choose_seeds: int = option(
-        3, "clusters=auto: trial runs of each number, each with samples of its own held out", low=1
+        3, "clusters=auto: number of trial runs for each number of clusters, each with other held-out samples", low=1
     )
     choose_rounds: int | None = option(
         None, "clusters=auto: number of rounds of a trial run; by default half of rounds", low=1
@@ -196,36 +216,41 @@ class TrialSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RefitSettings:
-    """Whether least squares of the members' samples end the run."""
+    """Whether a least-squares refit of each cluster ends the run."""
 
     refit: bool = option(
         False,
-        "linear models: one exchange after the last round, in which clients send X^T X and X^T y of their samples, "
-        "added up by cluster, and the server solves for the least squares of each cluster",
+        "linear models: whether a final exchange refits the models: clients send X^T X and X^T y of their samples, "
+        "which are summed by cluster, and the server solves each cluster's least-squares problem",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TieredMethod(Method):
-    """Base of methods that are a composition of tiers: a subclass adds its settings and writes `tiers()`."""
+    """Base class of methods that are a composition of tiers: a subclass adds its settings and implements `tiers()`."""
 
     local: LocalTraining = AutoTraining()
-    """What a client does with the models that it receives."""
+    """Local training of the clients on the models that they receive."""
     averaging: Averaging = Averaging()
-    """How the changes of a cluster's members become the change of its model."""
+    """How the updates of a cluster's members are combined into the update of its model."""
     server: ServerOptimizer = ServerSGD()
-    """What the server makes of that change."""
+    """Optimizer that applies the combined update."""
     init: Initializer = RandomInit()
-    """What makes the first models."""
-    exchange: Exchange = option("model", "what clients send: the change of their model, or one gradient")
+    """Initializer of the first models."""
+    exchange: Exchange = option("model", "what clients send: the update of their model, or a single gradient")
     shared: str | None = option(
         None,
-        "parameters common to all clusters, as name prefixes separated by commas (layer0), or body: all but the head",
+        "parameters that all clusters share, as name prefixes separated by commas (layer0), or body: all but the head",
     )
 
     @property
     def initializer(self) -> Initializer:
         return self.init
+
+    def with_default_restarts(self, learner: Learner, clients: int, rounds: int | None) -> Self:
+        counted_by_trials = self.count is None and self.tries_counts
+        own_solutions = self.count != 1 and not self.shared and not counted_by_trials
+        return replace(self, init=self.init.decided(learner, clients, own_solutions))._with_restarts(1)
 
     @property
     def default_averaging(self) -> Averaging:
@@ -233,14 +258,14 @@ class TieredMethod(Method):
         return Averaging(over="members", client_weight="samples")
 
     def compose(self, **tiers: Any) -> Tiers:
-        """Return a composition with the parts that are not tiers filled in from the fields; keywords replace them."""
+        """Return a composition of tiers in which the fields fill in everything that the keywords do not set."""
         common: dict[str, Any] = {
             "K": self.count if self.groups.found else None,
             "local": self.local,
             "averaging": self.averaging.filled(self.default_averaging).for_hard_clusters(),
             "server": self.server,
             "exchange": self.exchange,
-            "restarts": self.init.starts,
+            "restarts": self.init.restart_count,
             "shared": tuple(self.shared.split(",")) if self.shared else (),
         }
         return Tiers(**common | tiers)

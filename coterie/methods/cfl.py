@@ -1,20 +1,20 @@
-"""CFL: everybody trains one model until it stops helping all; then the clients are cut in two. (Sattler et al. 2020)
+"""CFL: all clients train one model; when it no longer helps them all, clusters are split in two. (Sattler et al. 2020)
 
 paper                      here
-Delta theta_i              row `change`: what client i changed of its cluster's model
+Delta theta_i              row `change`: client i's update of its cluster's model
 eps_1, eps_2               eps1, eps2: |mean of Delta theta_i| < eps_1 and max |Delta theta_i| > eps_2, L2 norms
-alpha_ij                   cosine of two updates; the cut by complete linkage makes the largest one across least
-gamma_max                  gate: a cut counts only if gamma_max < sqrt((1 - alpha_cross) / 2)
+alpha_ij                   cosine of two updates; complete linkage makes the largest one between the two parts small
+gamma_max                  gate: split only if gamma_max < sqrt((1 - alpha_cross) / 2)
 
 The paper's thresholds are lengths that depend on the model, the step size and the data. By default none is needed: a
-cluster is cut if that lowers the loss on held-out halves of its members' samples (`tiers/split_test.py`). With eps1 or
-eps2 the paper's rule decides.
+cluster is split if this lowers the loss on held-out halves of its members' samples (`tiers/split_test.py`). With eps1
+or eps2 the paper's rule decides.
 
-After a cut the model of a part is the mean of what its members made of the cluster's. Nothing is merged or removed.
+After a split, the model of each part is the mean of its members' updated models. Clusters are never merged or removed.
 
-A new client takes the cluster whose model has the least loss on its samples (newcomers=loss). The paper keeps the tree
-of cuts (newcomers=tree): with the model that was cut, and what each part made of it in the mean. A newcomer trains that
-model on its own samples, goes to the part whose mean update has the larger cosine with its own, and on from there.
+A new client joins the cluster whose model has the lowest loss on its samples (newcomers=loss). The paper keeps the tree
+of splits (newcomers=tree), with the model that was split and the mean update of each part. A newcomer trains this model
+on its own samples, descends to the part whose mean update has the larger cosine with its own, and so on.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.procedure import Procedure, ProcedureStep, SplitByNorm
-from coterie.tiers.split_test import RATE, MergeByTest, Parting, SplitByTest
+from coterie.tiers.split_test import ERROR_RATE, MergeByTest, Parting, SplitByTest
 
 PAPER_EPS1, PAPER_EPS2, PAPER_WARMUP = 0.4, 1.6, 20
-"""Thresholds of the authors' code, where only some of them are given."""
+"""Thresholds of the authors' code, used if only some of them are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutSplit:
-    """Settings of splits that a test on held-out halves decides."""
+    """Settings of splits that are decided by tests on held-out halves of the clients' samples."""
 
     false_splits: float = option(
-        RATE,
-        "largest probability that a run without groups splits a cluster, where tests on held-out halves of the "
-        "clients' samples decide",
+        ERROR_RATE,
+        "largest probability that a run without groups splits a cluster, if tests on held-out halves of the clients' "
+        "samples decide about splits",
         above=0,
         high=0.5,
     )
@@ -66,35 +66,36 @@ class HeldOutSplit:
         )
 
     def held_out_merge(self) -> MergeByTest:
-        """Return the step that unites clusters which need no models of their own."""
+        """Return the step that merges clusters which do not need separate models."""
         return MergeByTest(self.test_every)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormSplit(HeldOutSplit):
-    """Settings of the cut by norms, or by tests if no threshold is given."""
+    """Settings of splits by the norms of updates, or by tests if no threshold is given."""
 
     eps1: float | None = option(
         None,
-        "a cluster may be cut once the norm of its mean update is below this (eps_1); by default a test decides, with "
-        "eps2 alone 0.4",
+        "a cluster may be split if the norm of its mean update is below this (eps_1); by default tests decide; 0.4 if "
+        "only eps2 is given",
         above=0,
     )
     eps2: float | None = option(
         None,
-        "and the norm of some member's update is above this (eps_2); by default a test decides, with eps1 alone 1.6",
+        "and if the norm of some member's update is above this (eps_2); by default tests decide; 1.6 if only eps1 is "
+        "given",
         low=0,
     )
     thresholds: Literal["absolute", "relative"] = option(
-        "absolute", "whether eps1 is a norm, or a share of the longest member's update"
+        "absolute", "whether eps1 is a norm (absolute), or a share of the largest norm of a member's update (relative)"
     )
     warmup: int | None = option(
-        None, "number of rounds before the first cut; by default 20 with eps1 and eps2, none with tests", low=0
+        None, "number of rounds before the first split; by default 20 with eps1 and eps2, 0 with tests", low=0
     )
-    least: int = option(3, "with eps1 and eps2: least number of members of a cluster that is cut", low=2)
+    least: int = option(3, "with eps1 and eps2: smallest number of members of a cluster that may be split", low=2)
     gate: float | None = option(
         None,
-        "gamma_max, with eps1 and eps2: cut only if updates across the cut differ by that much; by default always",
+        "gamma_max, with eps1 and eps2: split only if the updates of the parts differ by this much; by default always",
         low=0,
     )
 
@@ -102,12 +103,14 @@ class NormSplit(HeldOutSplit):
         """Return the step of the procedure.
 
         Raises:
-            ConfigError: if a setting of the cut by norms is given without its thresholds.
+            ConfigError: if a setting of splits by norms is given without its thresholds.
         """
         if self.eps1 is None and self.eps2 is None:
             if self.gate is not None or self.thresholds == "relative":
                 given = "gate" if self.gate is not None else "thresholds=relative"
-                raise ConfigError(f"{given} is for cuts by norms: give eps1 and eps2 too, or leave {given} out")
+                raise ConfigError(
+                    f"{given} applies to splits by norms only: set eps1 and eps2 too, or leave {given} out"
+                )
             return self.held_out_split(warmup=self.warmup or 0)
         return SplitByNorm(
             PAPER_EPS1 if self.eps1 is None else self.eps1,
@@ -123,13 +126,24 @@ class NormSplit(HeldOutSplit):
 @register("cfl")
 @dataclass(frozen=True, kw_only=True)
 class CFL(NormSplit, TieredMethod):
-    """theta_c <- mean over members; cut c in two where its mean update is small and a member's is not."""
+    """All clients train one model; a cluster is split in two when its members' updates disagree.
+
+    theta_c <- mean over members; split c if |mean of Delta theta_i| < eps_1 and max |Delta theta_i| > eps_2.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import CFL
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, CFL(max_clusters=4), learner="logistic", rounds=2)
+        >>> len(result.models)
+        1
+    """
 
     newcomers: Literal["loss", "tree"] = option(
-        "loss", "how a new client finds its cluster: by least loss, or down the tree of splits by its own updates"
+        "loss", "how a new client finds its cluster: by the lowest loss, or down the tree of splits by its own updates"
     )
 
-    summary: ClassVar[str] = "one model for all, cut in two where it no longer helps everybody, and again"
+    summary: ClassVar[str] = "one model for all, split in two when it no longer helps all members of a cluster"
     citation: ClassVar[str] = (
         "Sattler, Mueller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization "
         "under Privacy Constraints, 2020"

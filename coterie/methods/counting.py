@@ -1,4 +1,4 @@
-"""How many groups there are, by solutions of halves of the clients' samples, before anything is trained."""
+"""The number of groups, from solutions of halves of the clients' samples, before training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from coterie.tiers.tree_test import CountedByHalves, count_by_halves
 
 
 def count_solved(run: Run, task: LocalSolve, broadcast: Broadcast, asked: Positions, cost: Cost) -> CountedByHalves:
-    """Return how many groups these clients show; those with one sample are not asked.
+    """Return the number of groups that these clients show; clients with a single sample are not asked.
 
     Args:
         run: The run.
-        task: What all clients solve; here they solve it on halves of their samples.
-        broadcast: The same as for all of their samples.
+        task: The problem that all clients solve, here on halves of their samples.
+        broadcast: The same broadcast as for the whole samples.
         asked: Positions of the clients.
-        cost: What the exchanges have cost.
+        cost: Cost of the exchanges, to which this one is added.
     """
     federation = run.federation
     asked = np.sort(asked[federation.sizes[asked] >= 2])
@@ -36,7 +36,7 @@ def count_solved(run: Run, task: LocalSolve, broadcast: Broadcast, asked: Positi
         return CountedByHalves(1, ())
     start = flat(broadcast.clusters.params).double().cpu() if broadcast.clusters.params else 0.0
     places = positions_of(federation, reply.clients)
-    order = np.argsort(federation.hashes[places], kind="stable")  # so that no other order matters
+    order = np.argsort(federation.hashes[places], kind="stable")  # no other order influences the result
     at = torch.from_numpy(order)
     first, second = ((reply.rows[f"model_{half}"].double().cpu()[at] - start).numpy() for half in HALVES)
     return count_by_halves(first, second, federation.sizes[places[order]].astype(np.float64))

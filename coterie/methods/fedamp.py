@@ -1,14 +1,14 @@
-"""FedAMP: every client has a model, pulled to the models that are similar to it. (Huang et al. 2021)
+"""FedAMP: every client has a model that is pulled towards the models of similar clients. (Huang et al. 2021)
 
 paper                        here
 w_i                          clusters.params, one row for each client
-u_i = sum_j xi_ij w_j        the model that client i receives: computed in `_attended`, stored nowhere
+u_i = sum_j xi_ij w_j        the model that client i receives: computed in `_attended`, not stored
 xi_ij = alpha A'(|w_i-w_j|^2), j != i    xi_ii = 1 - sum of the others    alpha  alpha, the step on the cloud models
-A(x) = 1 - exp(-x / sigma)   so A'(x) = exp(-x / sigma) / sigma           sigma  sigma
+A(x) = 1 - exp(-x / sigma)   A'(x) = exp(-x / sigma) / sigma              sigma  sigma
 lambda                       lam; client i takes local steps from u_i on F_i(w) + lambda / (2 alpha) |w - u_i|^2
 
-The paper chooses alpha so small that xi_ii stays positive. Here a client's weights for others are scaled to the sum one
-where they exceed it, so that u_i is always a mean of models and a large alpha cannot diverge. A client that does not
+The paper chooses alpha so small that xi_ii stays positive. Here a client's weights of the others are scaled to sum to
+one if they exceed it, so that u_i is always a mean of models and a large alpha cannot diverge. A client that does not
 answer in a round keeps w_i. The server holds one model for each client and sees all of them.
 """
 
@@ -38,7 +38,9 @@ from coterie.tiers.distance import Parameters
 @register("fedamp")
 @dataclass(frozen=True, kw_only=True)
 class FedAMP(TieredMethod):
-    """u_i <- mean of all w_j by similarity to w_i; w_i <- local steps from u_i, held near u_i.
+    """Every client trains a personal model from a mean of all models, weighted by their similarity to its own.
+
+    u_i <- mean of all w_j by similarity to w_i; w_i <- local steps from u_i, pulled towards u_i.
 
     Example:
         >>> import coterie
@@ -49,13 +51,11 @@ class FedAMP(TieredMethod):
         8
     """
 
-    alpha: float = option(1.0, "step size of the server on the received models (alpha)", above=0)
-    sigma: float = option(
-        1.0, "squared distance of two models at which their attention has fallen to 1/e (sigma)", above=0
-    )
+    alpha: float = option(1.0, "step size of the server's attention step (alpha)", above=0)
+    sigma: float = option(1.0, "squared distance of two models at which their attention falls to 1/e (sigma)", above=0)
     lam: float = option(0.1, "strength of the regularisation (lambda); the proximal weight is lambda / alpha", low=0)
 
-    summary: ClassVar[str] = "every client trains a model that is pulled to similar clients' models"
+    summary: ClassVar[str] = "every client trains a model that is pulled towards similar clients' models"
     citation: ClassVar[str] = (
         "Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data, 2021"
     )
@@ -72,13 +72,13 @@ class FedAMP(TieredMethod):
         return Averaging(over="members", client_weight="uniform")
 
     def tiers(self) -> Tiers:
-        # the distance makes clients send their changes one by one, which is what the server sees of them
+        # because of the distance, clients send their updates separately, which is what the server sees of them
         return self.compose(
             assignment=Assigned(), distance=Parameters(), local=replace(self.local, prox=self.lam / self.alpha)
         )
 
     def step(self, run: Run, state: ServerState) -> Step:
-        """One round: send u_i, receive w_i; a client that does not answer keeps its w_i."""
+        """Send u_i and receive w_i; a client that does not answer keeps its w_i."""
         before = state.clusters
         models = flat(before.params)
         received = unflat(self._attended(models.double()).to(models), before.params)
@@ -91,7 +91,7 @@ class FedAMP(TieredMethod):
         return replace(step, state=replace(step.state, clusters=replace(before, params=params)))
 
     def _attended(self, models: Tensor) -> Tensor:
-        """Return u_i (m, P), the means of the models w_j (m, P) by their similarity to w_i."""
+        """Return u_i (m, P), the means of the models w_j (m, P), weighted by their similarity to w_i."""
         apart = torch.cdist(models, models, compute_mode="donot_use_mm_for_euclid_dist").square()
         attention = self.alpha / self.sigma * torch.exp(-apart / self.sigma)
         attention.fill_diagonal_(0)

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the model they received. (Li et al. 2020)
+"""FedProx: FedAvg with a proximal term that keeps clients near the model they received. (Li et al. 2020)
 
 paper   here
 w^t     clusters.params, K = 1      mu  mu      h_k(w; w^t) = F_k(w) + (mu/2) ||w - w^t||^2
@@ -20,11 +20,22 @@ from coterie.tiers.composition import Tiers
 @register("fedprox")
 @dataclass(frozen=True, kw_only=True)
 class FedProx(TieredMethod):
-    """FedAvg with the proximal term (mu/2) ||w - w^t||^2 in every local step."""
+    """All clients train one global model, with a proximal term in every local step.
 
-    mu: float = option(0.1, "strength of the pull to the received model (mu)", low=0)
+    w_i <- local steps on F_i(w) + (mu/2) ||w - w^t||^2; w <- sum_i (n_i / n) w_i.
 
-    summary: ClassVar[str] = "one global model, local steps held near it"
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import FedProx
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, FedProx(mu=0.1), learner="logistic", rounds=2)
+        >>> len(result.models)
+        1
+    """
+
+    mu: float = option(0.1, "strength of the pull towards the received model (mu)", low=0)
+
+    summary: ClassVar[str] = "one global model, with a proximal term in the local steps"
     citation: ClassVar[str] = (
         "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, 2020"
     )

@@ -1,16 +1,16 @@
-"""FlexCFL: FedGroup whose clients may change their group and whose groups learn from each other. (Duan et al. 2021)
+"""FlexCFL: FedGroup with clients that may change their group and groups that learn from each other. (Duan et al. 2021)
 
 paper                       here
 group cold start, EDC       as in `fedgroup.py`
-client migration            every migrate_every rounds the clients of the round are sent all models; one whose training
-                            loss under another group's model is below (1 - tau) times that under its own moves there
+client migration            every migrate_every rounds the clients of the round receive all models; a client whose loss
+                            under another group's model is below (1 - tau) times that under its own moves there
 tau                         tau; the paper's is a threshold on the Wasserstein distance of a client's old and new labels
 eta_G, inter-group          eta_g: after every round w_g <- w_g + eta_g sum_{l != g} w_l / |w_l|, for all groups at once
 
-In the paper a client whose labels have shifted repeats the cold start: it trains w_0 again and joins the group whose
-first update has the largest cosine with its own. Within a run the data of a client stays the same, so that this would
-repeat the first decision. The training loss under the present models sees the same mismatch, also that of a client that
-the cold start misplaced, and needs no record of a client's labels. The norm is over all parameters of a group's own.
+In the paper, a client whose labels have shifted repeats the cold start: it trains w_0 again and joins the group whose
+first update has the largest cosine with its own. Within a run a client's data does not change, so this would repeat the
+first decision. The training loss under the present models detects the same mismatch, also for a client that the cold
+start misplaced, and needs no record of a client's labels. The norm is over all parameters of a group.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from coterie.options import option
 class FlexCFL(FedGroup):
     """FedGroup with client migration and a step between the groups.
 
+    Client i moves to g if F_i(w_g) < (1 - tau) F_i(w_own); after averaging w_g <- w_g + eta_G sum_{l != g} w_l / |w_l|.
+
     Example:
         >>> import coterie
         >>> from coterie.methods import FlexCFL
@@ -49,24 +51,28 @@ class FlexCFL(FedGroup):
         4
     """
 
-    migrate_every: int = option(5, "number of rounds between two occasions to change the group; 0: never", low=0)
+    migrate_every: int = option(5, "number of rounds between two migrations of clients; 0: never", low=0)
     tau: float = option(
-        0.1, "least relative gain in training loss for which a client moves", low=0, high=1, needs="migrate_every"
+        0.1,
+        "smallest relative reduction of the training loss for which a client moves",
+        low=0,
+        high=1,
+        needs="migrate_every",
     )
     eta_g: float = option(0.01, "length of the step of every group towards each other group (eta_G)", low=0)
 
-    summary: ClassVar[str] = "FedGroup whose clients may change their group and whose groups learn from each other"
+    summary: ClassVar[str] = "FedGroup with clients that may change their group and groups that learn from each other"
     citation: ClassVar[str] = (
         "Duan, Liu, Ji, Wu, Liang, Chen, Tan, Ren: Flexible Clustered Federated Learning for Client-Level Data "
         "Distribution Shift, 2021"
     )
     reveals_rows: ClassVar[Mapping[str, str]] = {
         **FedGroup.reveals_rows,
-        "losses": "how well each cluster fits it",
+        "losses": "its loss under the model of each cluster",
     }
 
     def step(self, run: Run, state: ServerState) -> Step:
-        """One round: every few rounds clients may move first; then train, average and step between the groups."""
+        """Let clients migrate every few rounds; then train, average, and step between the groups."""
         cost, moved = Cost(), 0
         if self.migrate_every and state.round and state.round % self.migrate_every == 0:
             state, moved = self._migrated(run, state, cost)
@@ -83,7 +89,7 @@ class FlexCFL(FedGroup):
         )
 
     def _migrated(self, run: Run, state: ServerState, cost: Cost) -> tuple[ServerState, int]:
-        """Return the state after clients of this round have moved, and how many did."""
+        """Return the state after clients of this round have migrated, and their number."""
         federation = run.federation
         broadcast = Broadcast(state.round, state.clusters)
         reply = cost.count(federation.ask(Score(), broadcast, participants(run, state)))
@@ -106,9 +112,9 @@ class FlexCFL(FedGroup):
 
 
 def better_groups(losses: Tensor, present: Tensor, tau: float) -> Tensor:
-    """Return the group of each client (m,): the one of least loss (m, K) if that is `tau` better than its present one.
+    """Return the group of each client (m,): the one of lowest loss (m, K) if it is `tau` better than the present one.
 
-    A client without a group, -1, joins that of least loss.
+    A client without a group, -1, joins the group of lowest loss.
     """
     best = losses.argmin(dim=1)
     own = losses.gather(1, present.clamp_min(0)[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Where the clusters of a method come from: found, known in advance, one for each client, or a single one."""
+"""Where the clusters of a method come from: found by it, known in advance, one per client, or a single one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from coterie.errors import ConfigError
 
 @dataclass(frozen=True)
 class FoundGroups:
-    """The method finds the clusters, so they may be wrong; it has as many as the user says, or as it finds."""
+    """The method finds the clusters; their number is given, or found too."""
 
     found = True
+    """Whether the method finds the clusters, so that they may differ from the true groups."""
     personal = False
-    """Whether every client has a model of its own."""
+    """Whether every client has its own model."""
     kind = "found"
     """Name of this source of clusters in reports: found, one, truth, self."""
 
     def count(self, data: ClientDirectory, asked: int | None) -> int | None:
-        """Return the number of clusters; None: the initialisation finds it.
+        """Return the number of clusters; None if the initialisation finds it.
 
         Raises:
-            ConfigError: if there are fewer clients than clusters, or the data does not know its groups.
+            ConfigError: if there are fewer clients than clusters, or the true groups are needed but unknown.
         """
         clients = len(data.clients)
         if asked is not None and clients < asked:
@@ -33,13 +34,13 @@ class FoundGroups:
         return asked
 
     def labels(self, data: ClientDirectory) -> Tensor | None:
-        """Return the cluster of each client (m,) where it is known before the run; else None."""
+        """Return the cluster of each client (m,) if it is known before the run; else None."""
         return None
 
 
 @dataclass(frozen=True)
 class SingleGroup(FoundGroups):
-    """All clients are in the one cluster there is."""
+    """All clients are in a single cluster."""
 
     found = False
     kind = "one"
@@ -61,7 +62,7 @@ class TrueGroups(FoundGroups):
     def count(self, data: ClientDirectory, asked: int | None) -> int | None:
         if data.truth is None:
             raise ConfigError(
-                "oracle needs the true groups: pass truth= to from_arrays, or use a method that finds them"
+                "oracle needs the true groups: pass truth= to from_arrays, or use a method that finds groups"
             )
         return int(data.truth.max()) + 1
 
@@ -71,7 +72,7 @@ class TrueGroups(FoundGroups):
 
 @dataclass(frozen=True)
 class OneModelEach(FoundGroups):
-    """Every client is a cluster of its own."""
+    """Every client is its own cluster."""
 
     found = False
     personal = True

@@ -1,18 +1,20 @@
-"""HCFL and HCFL': a backbone whose clusters are cut as CFL cuts them. (Guo, Tang, Lin 2025)
+"""HCFL and HCFL': a backbone whose clusters are split as in CFL. (Guo, Tang, Lin 2025)
 
 paper                 here
-tiers 1, 2            the backbone's (`methods/backbones.py`): of fedem, fedrc, fesem or fedsoft
-tiers 3, 4            CFL's: norms of the updates of a cluster's model decide, their cosines part; the parts are written
-                      into the clients' weights; a cluster that nobody ranks first is removed
+tiers 1, 2            those of the backbone fedem, fedrc, fesem or fedsoft (`methods/backbones.py`)
+tiers 3, 4            those of CFL: the norms of the updates of a cluster's model decide about a split, their cosines
+                      about its parts; the parts are written into the clients' weights; a cluster to which no client
+                      gives its largest weight is removed
 HCFL                  a whole model for each cluster
 HCFL' (hcfl-split)    one body for all, a head for each cluster; updates are those of the heads
 
-A client counts in the cluster that weighs most for it, with its update of that cluster's model: by how much it moved it
-(fedem, fedrc), how far what it trained is from the model of the cluster it is in then (fesem), or how far its own model
-is from it (fedsoft). The mean of the last becomes short once the cluster has settled, while clients that differ stay
-away from it, which is what CFL looks for; what fedsoft's clients changed in the round becomes short for everybody.
+A client counts in the cluster with its largest weight, with its update of that cluster's model: its change in the round
+(fedem, fedrc), the difference of its trained model and the model of the cluster that it then joins (fesem), or the
+difference of its personal model and the cluster's (fedsoft). The mean of these differences becomes small once the
+cluster has settled, while clients that differ stay away from it, which is what CFL tests; the changes of fedsoft's
+clients within a round become small for all of them.
 
-fedsoft counts its shares anew in every round, so that parts written into them last until the next count.
+fedsoft counts its shares in every round, so that the parts of a split last only until the next count.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ ASSIGNMENTS: Mapping[Backbone, AssignmentRule] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NormSplitBackbone(NormSplit, BackboneMethod):
-    """Base of both: a backbone whose clusters are cut by the norms and cosines of updates."""
+    """Base class of HCFL and HCFL': a backbone whose clusters are split by the norms and cosines of updates."""
 
     merge: bool = option(
         True,
-        "whether clusters that need no models of their own unite, by tests on held-out halves; with eps1 and eps2 they "
+        "whether clusters that do not need separate models merge, by tests on held-out halves; with eps1 and eps2 they "
         "never do",
     )
 
@@ -70,11 +72,11 @@ class NormSplitBackbone(NormSplit, BackboneMethod):
 @register("hcfl")
 @dataclass(frozen=True, kw_only=True)
 class HCFL(NormSplitBackbone):
-    """The backbone with whole models, split by update cosines."""
+    """A backbone with a whole model for each cluster, whose clusters are split as in CFL."""
 
-    summary: ClassVar[str] = "a method whose number of clusters grows as in CFL, a whole model for each cluster"
+    summary: ClassVar[str] = "a backbone whose number of clusters grows as in CFL, with a whole model for each cluster"
     learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")
-    no_twin: ClassVar[str] = "but not with backbone fedsoft, whose clients go on from models of their own"
+    no_twin: ClassVar[str] = "but not with backbone fedsoft, whose clients keep personal models"
 
     def tiers(self) -> Tiers:
         return self.split(())
@@ -83,11 +85,11 @@ class HCFL(NormSplitBackbone):
 @register("hcfl-split")
 @dataclass(frozen=True, kw_only=True)
 class HCFLSplit(NormSplitBackbone):
-    """The backbone with one body, its heads split by update cosines."""
+    """A backbone with one shared body and a head for each cluster, split by the cosines of the heads' updates."""
 
     order: Order = option("heads-first", ORDER_HELP)
 
-    summary: ClassVar[str] = "the same with one body for all and a head for each cluster"
+    summary: ClassVar[str] = "HCFL with one body for all clusters and a head for each cluster"
     learners: ClassVar[tuple[str, ...] | None] = ("mlp", "cnn", "module")
     no_twin: ClassVar[str] = NO_TWIN
 

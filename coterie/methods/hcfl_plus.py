@@ -1,35 +1,35 @@
-"""HCFL+: one body, a head for each cluster, and as many heads as the data calls for. (Guo, Tang, Lin 2025)
+"""HCFL+: one body, a head for each cluster, and a number of heads that adapts to the data. (Guo, Tang, Lin 2025)
 
 paper                     here
 phi, theta_k              clusters.body, clusters.params (the last layer)
 omega-tilde_i, omega_ij   a client's weights and those of its samples, kept by the client (eq. 4, 5); mu-tilde  mu
 gamma_ijk                 responsibilities, once a round, in log space, under the backbone's objective
-eq. 6, 7                  order=heads-first: all heads on features as they are, then the body; together: both at once
+eq. 6, 7                  order=heads-first: all heads with fixed features, then the body; together: both at once
 P_ic, P_i (eq. 11, 12)    class prototypes and mean feature, before training; their distance is eq. 9
-rho                       split the cluster of the largest distance if that is rho above the mean there (alg. 2)
-alg. 4                    the parts make the two heads; weights are halved (soft), or the parts written into them (hard)
-lines 12-19               a cluster that nobody ranks first is removed
+rho                       split the cluster of the largest distance if it exceeds the mean there by rho (alg. 2)
+alg. 4                    the parts make the two heads; weights are halved (soft), or set to zeros and ones (hard)
+lines 12-19               a cluster to which no client gives its largest weight is removed
 eq. 2                     the measure `objective` of every round, before training (fedem, fedrc)
 
-The paper leaves the right rho open. By default held-out tests (`tiers/split_test.py`) take its place, and two more
-steps that the paper does not have use the same test:
-merge                     two clusters unite if one model is as good for both; merge=false: never
-body                      each cluster gets a body of its own once that is surely better; body=shared, as in the paper:
-                          never. With rho, neither step is taken
+The paper leaves the choice of rho open. By default, tests on held-out halves replace it (`tiers/split_test.py`), and
+two more steps that are not in the paper use the same test: merge                     two clusters merge if one model is
+as good for both; merge=false: never body                      each cluster gets its own body once this is significantly
+better; body=shared, as in the paper:
+                          never. With rho, neither step is used
 
-backbone  explains by     clients                                                   sets apart      mu    split
-fedem     p(y|x)          train all heads by gamma                                  any shift       0     soft
+backbone  likelihood      clients                                                   separated by    mu    split
+fedem     p(y|x)          train all heads, weighted by gamma                        any shift       0     soft
 fedrc     p(y|x)/P_k(y)   the same                                                  concepts only   0.4   soft
-fesem     p(y|x)          train their cluster's head and join the one nearest to    any shift       none  hard
-                          what came out; heads are averaged over members
-fedsoft   p(y|x)          train and keep a head h_i of their own, pulled by         any shift       none  soft
+fesem     p(y|x)          train their cluster's head and join the cluster whose     any shift       none  hard
+                          head is nearest to the result; averaged over members
+fedsoft   p(y|x)          train and keep a personal head h_i, pulled by             any shift       none  soft
                           (lambda/2) |h_i - sum_k omega-tilde_ik theta_k|^2;
                           theta_k = sum_i omega-tilde_ik N_i h_i / sum
 
-Any shift is the paper's ASCP, concepts only its CSCP. fesem begins with the cluster of least loss, and so does a client
-that was away while its cluster was split, among the parts. fedsoft finds weights as fedem does, by responsibilities of
-the theta_k. Who has trained predicts by its own h_i; somebody new, who has none, by a mixture of the theta_k as in
-fedem.
+Any shift is the paper's ASCP, concepts only is its CSCP. With fesem, clients start in the cluster of lowest loss; so do
+clients that were absent while their cluster was split, among its parts. With fedsoft, weights are found as in fedem, by
+responsibilities of the theta_k. A client that trained predicts with its own h_i; a new client, which has none, with a
+mixture of the theta_k as in fedem.
 Equation 4 is read with index n on weights and likelihoods of the denominator; 6 and 7 are descents on the loss.
 """
 
@@ -54,52 +54,55 @@ from coterie.tiers.procedure import Procedure, ProcedureStep, RemoveUnclaimed, S
 from coterie.tiers.split_test import OwnBodiesByTest
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
-"""mu-tilde of each backbone that has it, as in the paper's tables."""
+"""Default mu-tilde of each backbone that uses it, as in the paper's tables."""
 
 
 @register("hcfl+")
 @dataclass(frozen=True, kw_only=True)
 class HCFLPlus(HeldOutSplit, BackboneMethod):
-    """gamma_jk ~ w_jk L_k; heads, then body, by gamma; split by prototypes, remove what nobody ranks first."""
+    """One shared body and a head for each cluster; clusters are split by class prototypes, and unused ones are removed.
+
+    gamma_jk ~ w_jk L_k; heads, then body, by gamma; split by prototypes; remove clusters that are never ranked first.
+    """
 
     rho: float | None = option(
         None,
-        "split once the largest distance in a cluster is this far above the mean distance there (the paper: 0.05 to "
+        "split a cluster if its largest distance exceeds the mean distance inside by this much (the paper: 0.05 to "
         "0.3); by default tests on held-out halves decide",
         above=0,
     )
     mu: float | None = option(
         None,
-        "mu-tilde, how far samples have weights of their own; by default 0.4 (fedrc), 0 (fedem)",
+        "mu-tilde, how much samples have their own weights: 0, none; 1, only; by default 0.4 (fedrc), 0 (fedem)",
         low=0,
         high=1,
     )
     principle: Literal["ascp", "cscp"] | None = option(
-        None, "what sets clients apart: any shift (ascp) or concepts only (cscp); by default as the backbone does"
+        None, "what separates clients: any shift (ascp) or concepts only (cscp); by default that of the backbone"
     )
     order: Order = option("heads-first", ORDER_HELP)
     split: Literal["soft", "hard"] | None = option(
         None,
-        "whether a split halves the clients' weights (soft), or writes the parts into them (hard); by default hard, "
-        "with rho soft",
+        "whether a split halves the clients' weights (soft), or sets them to zeros and ones (hard); by default hard, "
+        "but soft with rho",
     )
     body: Literal["auto", "shared"] = option(
         "auto",
         "whether all clusters share one body (shared, as in the paper), or each gets its own once a test on held-out "
-        "halves finds that better (auto, where such tests decide about splits)",
+        "halves finds this better (auto, if such tests decide about splits)",
     )
-    merge: bool = option(True, "whether clusters that need no models of their own unite, by tests on held-out halves")
-    remove: bool = option(True, "whether clusters that nobody ranks first are removed")
+    merge: bool = option(True, "whether clusters that do not need separate models merge, by tests on held-out halves")
+    remove: bool = option(True, "whether clusters to which no client gives its largest weight are removed")
     grace: int = option(2, "number of rounds in which a cluster that comes from a split is not removed", low=0)
     warmup: int = option(0, "number of rounds before the first split", low=0)
 
-    summary: ClassVar[str] = "one body and as many heads as the data calls for, split by what classes look like"
+    summary: ClassVar[str] = "one body and as many heads as the data needs, split by class prototypes"
     learners: ClassVar[tuple[str, ...] | None] = ("mlp", "cnn", "module")
     no_twin: ClassVar[str] = NO_TWIN
 
     def for_learner(self, learner: Learner) -> Method:
         if learner.classes is None:
-            raise ConfigError("hcfl+ compares the features of classes, but the targets are numbers: use fedem")
+            raise ConfigError("hcfl+ compares the features of classes, but this is a regression: use fedem")
         return super().for_learner(learner)
 
     @property
@@ -133,16 +136,17 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
             return EMMixture(MU[self.backbone] if self.mu is None else self.mu)
         if self.mu is not None:
             raise ConfigError(
-                f"hcfl+: mu gives samples weights of their own, which backbone {self.backbone} does not have: leave mu "
+                f"hcfl+: mu gives samples their own weights, which backbone {self.backbone} does not have: leave mu "
                 "out, or use backbone=fedem or fedrc"
             )
         return NearestParameters() if self.backbone == "fesem" else PersonalEM()
 
     def _hard(self) -> bool:
-        """Whether the parts of a split are written into the clients' weights."""
+        """Return whether a split sets the clients' weights to zeros and ones."""
         if self.backbone == "fesem" and self.split == "soft":
             raise ConfigError(
-                "hcfl+: split=soft halves weights, but with backbone fesem a client has one cluster: leave split out"
+                "hcfl+: split=soft halves weights, but with backbone fesem every client has one cluster: leave split "
+                "out"
             )
         by_default = "hard" if self.backbone == "fesem" or self.rho is None else "soft"
         return (self.split or by_default) == "hard"

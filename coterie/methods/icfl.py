@@ -1,18 +1,18 @@
-"""ICFL as in HCFL: one model for all, cut in two where updates do not point one way, and again. (Yan et al. 2023)
+"""ICFL as in HCFL: all clients train one model; clusters are split where updates disagree. (Yan et al. 2023)
 
 paper                      here
-Delta theta_i              row `change`: what client i changed of its cluster's model
+Delta theta_i              row `change`: client i's update of its cluster's model
 A_ij, alpha_G              cosine of two updates of a cluster; largest eigenvalue of A / n
 alpha*(t)                  1 - (e/eps_1)^(t/eps_2), eps_2 = ln(1 - alpha_0) / (1 - ln eps_1); t = rounds done before
 alpha_0, eps_1             alpha0, eps1
 
-After a cut the model of a part is the mean of what its members made of the cluster's. Nothing is merged or removed.
-This follows the implementation by HCFL's authors, but for two points: everybody begins in one cluster instead of a pool
-from which clients are placed by their models, and the cut is by rows of eigenvectors (theirs takes the other axis).
+After a split, the model of each part is the mean of its members' updated models. Clusters are never merged or removed.
+This follows the implementation by HCFL's authors in all but two points: all clients start in one cluster instead of a
+pool from which they are assigned by their models, and the split uses the rows of the eigenvectors (theirs the columns).
 
-alpha*(t) rises to 1, so the number of clusters runs towards the number of clients unless `max_clusters` caps it; in
-Table 1 of HCFL (Guo, Tang, Lin 2025) it ends at 98 to 100 with 100 clients. So alpha*(t) decides only if alpha0 is
-given. By default a cluster is cut where that lowers the loss on held-out halves of its members' samples
+alpha*(t) rises to 1, so the number of clusters grows towards the number of clients unless `max_clusters` limits it; in
+Table 1 of HCFL (Guo, Tang, Lin 2025) it ends at 98 to 100 with 100 clients. alpha*(t) therefore decides only if alpha0
+is given. By default a cluster is split if this lowers the loss on held-out halves of its members' samples
 (`tiers/split_test.py`), by the eigenvectors or by complete linkage, whichever gains more.
 """
 
@@ -37,7 +37,10 @@ from coterie.tiers.procedure import Procedure, ProcedureStep, SplitBySpectrum
 @register("icfl")
 @dataclass(frozen=True, kw_only=True)
 class ICFL(HeldOutSplit, TieredMethod):
-    """theta_c <- mean over members; cut c in two where alpha_G < alpha*(t)."""
+    """All clients train one model; a cluster is split in two when its members' updates point in different directions.
+
+    theta_c <- mean over members; split c if alpha_G < alpha*(t).
+    """
 
     alpha0: float | None = option(
         None,
@@ -46,11 +49,11 @@ class ICFL(HeldOutSplit, TieredMethod):
         above=0,
     )
     eps1: float = option(4.0, "with alpha0: base of the threshold, above e (eps_1)", above=math.e)
-    warmup: int = option(0, "number of rounds before the first cut", low=0)
-    least: int = option(2, "with alpha0: least number of members of a cluster that is cut", low=2)
+    warmup: int = option(0, "number of rounds before the first split", low=0)
+    least: int = option(2, "with alpha0: smallest number of members of a cluster that may be split", low=2)
 
     summary: ClassVar[str] = (
-        "one model for all, cut in two by the directions of updates where that lowers the held-out loss"
+        "one model for all, split in two by the directions of updates if this lowers the held-out loss"
     )
     citation: ClassVar[str] = (
         "Yan, Tong, Wang: Clustered Federated Learning in Heterogeneous Environment, 2023, as in Guo, Tang, Lin: "

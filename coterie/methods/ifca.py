@@ -6,9 +6,9 @@ F_i           the client's mean loss                                 M_t  partic
 gamma         local.lr                                               tau  local.steps
 option I      exchange=gradient, averaging=all, divide_by=federation: theta_j - (gamma/m) sum of members' gradients
 option II     exchange=model, averaging=members, client_weight=uniform: the plain mean of the members' models
-section 4.3   shared: a common body; stable_after: once identities are stable only the own model is sent
-section 5     resample: each round uses fresh samples, some for the cluster, others for the gradient
-section 6     restarts: several random starts, the least training loss wins; race (ours): decided after a few rounds
+section 4.3   shared: a common body; stable_after: a client with a stable cluster receives only its own model
+section 5     resample: each round uses fresh samples, some to choose the cluster, others to train
+section 6     restarts: several random initialisations, the lowest training loss wins; race (ours): decided early
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class IFCA(Raced, TrialSettings, RefitSettings, TieredMethod):
 
     clusters: int | Auto = option(
         2,
-        "number of clusters (K); auto: as many as the initializer finds (odcl, moment-descent), or with random models "
-        "as many as held-out samples call for in trial runs, maybe one",
+        "number of clusters (K); auto: as many as the initializer finds (odcl, moment-descent), or, with random "
+        "initial models, the number with the lowest held-out loss in trial runs (possibly one)",
         low=1,
     )
     stable_after: int | None = option(
         None,
-        "send only its own model to a client that kept its cluster for this many rounds, and all models again every "
-        "so many rounds (off by default: freezing early hurts)",
+        "number of rounds after which a client that kept its cluster receives only its own model; it receives all "
+        "models again once every that many rounds (off by default, because freezing clusters early hurts)",
         low=2,
     )
     resample: bool = option(
         False,
-        "cut each client's samples into 2 x rounds subsets; every round takes two fresh ones, one to choose the "
-        "cluster by and one to train on, as the paper's analysis assumes",
+        "whether each client's samples are cut into 2 x rounds subsets; every round uses two fresh ones, one to choose "
+        "the cluster and one to train, as the paper's analysis assumes",
     )
 
     summary: ClassVar[str] = "clients join the cluster whose model fits them best"

@@ -1,14 +1,14 @@
-"""IFCA whose server moves every cluster's model with momentum. (IFCA: Ghosh et al. 2020; FedAvgM: Hsu et al. 2019)
+"""IFCA with server momentum for every cluster. (IFCA: Ghosh et al. 2020; FedAvgM: Hsu et al. 2019)
 
 paper           here
 theta_j^(t)     clusters.params, one row for each of K clusters, with the settings of `ifca.py`
-Delta theta_j   the mean change of the clients that chose cluster j
+Delta theta_j   the mean update of the clients that chose cluster j
 beta            server.momentum
-v_j             the server state's momentum of cluster j: v_j <- beta v_j + Delta theta_j;  theta_j <- theta_j + v_j
+v_j             momentum of cluster j in the server state: v_j <- beta v_j + Delta theta_j;  theta_j <- theta_j + v_j
                 a cluster that no client chose in a round keeps v_j and theta_j
 
-Any server optimizer does the same for any method: `server_optimizer=adam` with `ifca` is FedAdam in every cluster. This
-method only has another default.
+Any method can use any server optimizer: `server_optimizer=adam` with `ifca` is FedAdam in every cluster. This method
+differs from `ifca` only in its default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from coterie.server.optimizers import ServerOptimizer, ServerSGD
 @register("ifca-momentum")
 @dataclass(frozen=True, kw_only=True)
 class IFCAMomentum(IFCA):
-    """IFCA with a momentum of its own for every cluster.
+    """IFCA in which the server applies every cluster's updates with momentum.
+
+    v_j <- beta v_j + Delta theta_j; theta_j <- theta_j + v_j.
 
     Example:
         >>> import coterie

@@ -1,4 +1,4 @@
-"""The initialisation that most methods share: what was left to the data is decided, then the first models are made."""
+"""The initialisation that most methods share: decide what depends on the data, then make the first models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def initialize(run: Run, initializer: Initializer, groups: FoundGroups) -> Initi
     """Return the state before the first round.
 
     Args:
-        run: The run; its number of clusters may still be left to the data.
-        initializer: Makes the first models.
+        run: The run; its number of clusters may still depend on the data.
+        initializer: Initializer of the first models.
         groups: Where the clusters of an assigned method come from.
     """
     found: dict[str, Any] = {}
@@ -37,7 +37,7 @@ def initialize(run: Run, initializer: Initializer, groups: FoundGroups) -> Initi
 
 
 def _assigned(state: ServerState, run: Run, groups: FoundGroups, labels: torch.Tensor | None) -> ServerState:
-    """The state in which clients know their clusters: those known in advance, those found, or the first one."""
+    """Return the state with the cluster of each client: known in advance, found by the initializer, or 0."""
     known = groups.labels(run.data)
     if known is not None:
         return state.with_groups(known)

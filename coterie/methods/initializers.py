@@ -1,4 +1,4 @@
-"""Initializers that are no methods themselves: models drawn at random, given, or made from the truth."""
+"""Initializers that are not methods themselves: random models, given models, or models made from the truth."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from coterie.tiers.composition import Tiers
 Model = Mapping[str, np.ndarray]
 """One model as named arrays."""
 _RESTARTS = (
-    "number of random initialisations that are trained side by side; the least training loss wins; auto: the method "
-    "decides"
+    "number of random initialisations that are trained side by side, of which the one with the lowest training loss is "
+    "kept; auto: the method decides"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drawn(Initializer):
-    """Base of initializers that draw models by keys of the run's seed."""
+class Drawn(Initializer):
+    """Base class of initializers that draw models by keys of the run's seed."""
 
     restarts: int | Auto = option(AUTO, _RESTARTS, low=1)
     random: ClassVar[bool] = True
@@ -39,11 +39,11 @@ class _Drawn(Initializer):
 
 @register("random")
 @dataclass(frozen=True, kw_only=True)
-class RandomInit(_Drawn):
-    """Models as the learner draws them: K different ones in each restart, or K copies where clusters are assigned.
+class RandomInit(Drawn):
+    """Draws models as the learner does: K different ones in each restart, or K copies if the server assigns clusters.
 
-    Models that start equal never separate by loss; models whose clients are given need no difference, and start where
-    FedAvg starts.
+    Models that start equal never separate by their losses. If clusters are assigned, no difference is needed, and all
+    models start where FedAvg starts.
     """
 
     any_count: ClassVar[bool] = True
@@ -57,47 +57,47 @@ class RandomInit(_Drawn):
             params = run.learner.start(keys_of(run), run.dtype)
             if K > 1 and all(bool((p[:K] == p[0]).all()) for p in params.values()):
                 raise ConfigError(
-                    "every start of the learner is the same, so clusters could never separate: draw some layers anew"
+                    "all initial models of this learner are equal, so clusters could never separate: reset some layers"
                 )
         return FirstModels({name: p.to(run.device) for name, p in params.items()}, K)
 
 
 @register("gaussian")
 @dataclass(frozen=True, kw_only=True)
-class GaussianInit(_Drawn):
-    """Every parameter drawn from N(0, sd^2)."""
+class GaussianInit(Drawn):
+    """Draws every parameter from N(0, sd^2)."""
 
-    sd: float = option(1.0, "standard deviation of every parameter; 0: all are zero", low=0)
+    sd: float = option(1.0, "standard deviation of every parameter; with 0 all parameters are 0", low=0)
     any_count: ClassVar[bool] = True
 
     def first_models(self, run: Run) -> FirstModels:
         K = clusters_of(run)
         if self.sd == 0 and K > 1 and not run.tiers.assignment.assigned:
-            raise ConfigError(
-                "init=gaussian:sd=0 makes all clusters equal, so that they never separate: give sd above 0"
-            )
+            raise ConfigError("init=gaussian:sd=0 makes all clusters equal, so they never separate: set sd above 0")
         return FirstModels(noise(run, one_model(run), self.sd), K)
 
 
 @register("near-truth")
 @dataclass(frozen=True, kw_only=True)
-class NearTruth(_Drawn):
-    """For experiments: theta_k* plus a random direction times a length between `low` and `high` times D.
+class NearTruth(Drawn):
+    """Draws models near the true ones, for experiments: theta_k* plus a random direction of limited length.
 
-    D is the distance between the nearest two true models.
+    The length is uniform between `low` and `high` times D, the distance between the two nearest true models.
     """
 
-    low: float = option(0.2, "least distance, as a share of that between the nearest true models", low=0)
-    high: float = option(1 / 3, "largest distance, as a share of the same", low=0)
+    low: float = option(0.2, "smallest distance, as a share of the distance between the nearest true models", low=0)
+    high: float = option(1 / 3, "largest distance, as a share of the distance between the nearest true models", low=0)
 
     def first_models(self, run: Run) -> FirstModels:
         true, like, K = run.data.true_models, one_model(run), clusters_of(run)
         if true is None or set(like) != {"weight"} or true.shape[1:] != like["weight"].shape[1:]:
             raise ConfigError(
-                "near-truth needs a scenario with known true models and a learner of their shape, no bias"
+                "near-truth needs a scenario with known true models, and a learner of the same shape without bias"
             )
         if len(true) != K or K < 2:
-            raise ConfigError(f"near-truth measures in distances between {len(true)} true models, but clusters={K}")
+            raise ConfigError(
+                f"near-truth needs one true model for each cluster, but there are {len(true)} and clusters={K}"
+            )
         if self.low > self.high:
             raise ConfigError(f"near-truth: low={self.low:g} is above high={self.high:g}")
         apart = min(float(np.linalg.norm(a - b)) for a, b in combinations(true, 2))
@@ -112,11 +112,12 @@ class NearTruth(_Drawn):
 
 @dataclass(frozen=True)
 class GivenModels(Initializer):
-    """The user's own models, one for each cluster."""
+    """Models that the user gives, one for each cluster."""
 
     models: Sequence[Model]
+    """Arrays of each model, by name."""
     source: str = "given"
-    """The run folder that they come from, if any."""
+    """Run folder that the models come from, if any."""
     name: ClassVar[str] = "given"
 
     def first_models(self, run: Run) -> FirstModels:
@@ -139,17 +140,17 @@ class GivenModels(Initializer):
         return FirstModels(params, K)
 
 
-# ---- helpers of initializers -----------------------------------------------------------------------------------------
+# ---- helpers of initializers ---------------------------------------------------------------------------------
 
 
 def clusters_of(run: Run) -> int:
-    """Return the number of clusters of a run for which it is known."""
+    """Return the number of clusters of a run in which it is known."""
     assert run.tiers.K is not None, "checked when the run is planned"
     return run.tiers.K
 
 
 def one_model(run: Run) -> Params:
-    """Return the model that FedAvg starts from, {name: (1, ...)}."""
+    """Return FedAvg's initial model, {name: (1, ...)}."""
     one = run.learner.start([key_for(run.seed, Purpose.START, 0, 0)], run.dtype)
     return {name: p.to(run.device) for name, p in one.items()}
 
@@ -161,7 +162,7 @@ def keys_of(run: Run) -> list[int]:
 
 
 def noise(run: Run, like: Params, sd: float) -> Params:
-    """Return N(0, sd^2) for every parameter of every model of every restart, shaped as models {name: (..., ...)}."""
+    """Return N(0, sd^2) for every parameter of every model of every restart; `like` gives the shapes."""
     rows = []
     for key in keys_of(run):
         random = generator(key)
@@ -176,8 +177,8 @@ def with_noise(run: Run, models: Params, sd: float) -> Params:
 
 
 def as_clusters(params: Mapping[str, torch.Tensor], tiers: Tiers) -> Clusters:
-    """Return models {name: (R K, ...)} as clusters; shared parameters are held once for each restart."""
-    assert tiers.K is not None, "decided by now"
+    """Return models {name: (R K, ...)} as clusters; shared parameters are stored once for each restart."""
+    assert tiers.K is not None, "known by now"
     named = dict(params)
     if not tiers.shared:
         overall = {name: p[:1].clone() for name, p in named.items()} if tiers.overall else None

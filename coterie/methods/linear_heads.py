@@ -1,16 +1,16 @@
-"""Heads of linear regressions on one subspace, solved for, while the subspace is learned. (Guo, Tang, Lin 2025, app. B)
+"""Heads of linear regressions on one subspace, solved exactly while the subspace is learned. (Guo et al. 2025, app. B)
 
 paper                    here
 B-hat (d x c), theta_k   clusters.body, clusters.params of learner representation:width=c
-omega_ijk in {0, 1}      the client's group, known (linear-heads), or its cluster of least loss (linear-heads-found)
-eq. 48                   theta_k by least squares on the pooled samples of cluster k, B as it is
+omega_ijk in {0, 1}      the client's group, known (linear-heads), or its cluster of lowest loss (linear-heads-found)
+eq. 48                   theta_k by least squares on the pooled samples of cluster k, with fixed B
 eq. 49                   B - (eta/N) sum_k (X_k^T X_k B theta_k - X_k^T y_k) theta_k^T       eta  lr
 eq. 50                   B-hat R = B by QR
 N, N_k                   samples: client_weight=samples
 
-The appendix takes theta^{t+1} in eq. 49, as here. It is one exchange a round: clients of a cluster add up X^T X B and
-X^T y, and the server does the rest (`solve_heads`). A head is kept as R theta, so that the models after a
-round predict what B theta does before the QR; the next round does not depend on it, but for the choice of a cluster.
+As in the appendix, eq. 49 uses theta^{t+1}. A round is one exchange: the clients of a cluster add up X^T X B and X^T y,
+and the server does the rest (`solve_heads`). A head is stored as R theta, so that the models after a round predict what
+B theta does before the QR decomposition; apart from the choice of clusters, the next round does not depend on it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REFUSED |= {"averaging", "divide_by", "combine", "poison", "server_optimizer"}
 
 @dataclass(frozen=True, kw_only=True)
 class _SolvedHeads(TieredMethod):
-    """Base of both: heads that are solved for on a shared body."""
+    """Base class of both methods: heads that are solved exactly on a shared body."""
 
     local: LocalTraining = PooledHeads()
 
@@ -48,7 +48,7 @@ class _SolvedHeads(TieredMethod):
     def for_learner(self, learner: Learner) -> Method:
         if not isinstance(learner, Representation):
             raise ConfigError(
-                f"heads are solved for on a linear representation, but the learner is {learner.spec}: use "
+                f"{self.name} solves heads on a linear representation, but the learner is {learner.spec}: use "
                 "representation:width=4"
             )
         return self
@@ -57,11 +57,14 @@ class _SolvedHeads(TieredMethod):
 @register("linear-heads")
 @dataclass(frozen=True, kw_only=True)
 class LinearHeads(_SolvedHeads):
-    """theta_k solved on B; a gradient step on B; QR. The true groups are known, as in the appendix."""
+    """One linear subspace for all clients, and a head for each true group, as in the appendix.
 
-    summary: ClassVar[str] = "one linear subspace for all and a solved head for each true group"
+    theta_k by least squares on B; a gradient step on B; QR.
+    """
+
+    summary: ClassVar[str] = "one linear subspace for all, and an exactly solved head for each true group"
     groups: ClassVar[FoundGroups] = TrueGroups()
-    no_twin: ClassVar[str] = "with one group it is least squares through a subspace, which no other method does"
+    no_twin: ClassVar[str] = "with one group it is least squares on a subspace, which is no other method"
     refuses: ClassVar[frozenset[str]] = REFUSED | {"clusters", "restarts", "init"}
 
     def tiers(self) -> Tiers:
@@ -71,12 +74,15 @@ class LinearHeads(_SolvedHeads):
 @register("linear-heads-found")
 @dataclass(frozen=True, kw_only=True)
 class LinearHeadsFound(_SolvedHeads):
-    """The same, and every client joins the cluster whose head fits it best."""
+    """One linear subspace for all clients, and a head for each cluster; clients join the head that fits them best.
+
+    k_i = argmin_k F_i(B theta_k); theta_k by least squares on B; a gradient step on B; QR.
+    """
 
     clusters: int | Auto = option(2, "number of clusters (K)", low=1)
 
     summary: ClassVar[str] = (
-        "one linear subspace for all and a solved head for each cluster; clients join the head that fits best"
+        "one linear subspace for all, and a solved head for each cluster; clients join the head that fits best"
     )
     twin: ClassVar[str | None] = "linear-heads"
     refuses: ClassVar[frozenset[str]] = REFUSED

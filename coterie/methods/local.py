@@ -1,6 +1,6 @@
-"""Local training: every client trains alone, nothing is exchanged. The floor that any federation has to beat.
+"""Local training: every client trains alone and nothing is exchanged; a lower baseline for any federation.
 
-Each client is a cluster of one. A simulation keeps all models side by side; since nothing needs to travel, no bytes are
+Each client is its own cluster. A simulation keeps all models side by side; since nothing needs to be sent, no bytes are
 counted.
 """
 
@@ -21,7 +21,18 @@ from coterie.tiers.composition import Tiers
 @register("local")
 @dataclass(frozen=True, kw_only=True)
 class Local(TieredMethod):
-    """theta_i <- theta_i - lr * gradient of F_i, alone."""
+    """Every client trains its own model on its own data.
+
+    theta_i <- theta_i - lr * gradient of F_i.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import Local
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, Local(), learner="logistic", rounds=2)
+        >>> len(result.models)
+        8
+    """
 
     summary: ClassVar[str] = "every client trains alone"
     citation: ClassVar[str] = "a baseline of every paper on personalisation"

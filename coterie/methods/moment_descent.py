@@ -4,21 +4,21 @@ paper           here
 H, n_H          anchors (ceil(3 k ln k) unless given), drawn among clients with anchor_samples samples
 T, T_1          iterations, subspace_rounds
 theta_0         start_norm times a random direction (0: the origin)
-Delta, epsilon  delta, epsilon; read off the anchors where they are not given
+Delta, epsilon  delta, epsilon; estimated from the anchors if they are not given
 step 14         anchor_step=paper: alpha / (2 beta^2) times sigma, or half over the mean eigenvalue of the covariance;
                 ours: line-search, and least-squares in the subspace of whitened features (the default)
 alpha, beta     alpha, beta, for the paper's step
-Y, A            moments: all pairs of a client's samples (ours), or two points of fresh clients (the paper's letter)
-remark 2        private_anchors: noise on every client's own two copies of the anchors' estimates
+Y, A            moments: all pairs of a client's samples (ours), or two points of new clients (literally as in the
+paper) remark 2        private_anchors: noise on every client's own two copies of the anchors' estimates
 
-A few anchors walk from a common theta_0 towards their own true models. The direction is sought in a subspace of
-dimension k that all clients find together (`orthogonal_iteration`, algorithm 3 of the paper), in which the few samples
-of one anchor are enough. The paper's step is fit for features whose second moments are near a multiple of the identity;
-with correlated features, or features that are not centred, it is far too long and the anchors run away. By default the
-subspace is therefore sought among features that the pooled X^T X whitens, and an anchor goes to the least squared error
-of its own samples in it. Then anchors that have come to the same place are one group. The clients' halves are the tasks
-`FeatureProducts`, `MomentProduct` and `AnchorStep`. Here it ends with the coarse models; `two-phase` goes on with them,
-and init=moment-descent puts it before any other method.
+A few anchors move from a common theta_0 towards their own true models. Their direction lies in a subspace of dimension
+k that all clients find together (`orthogonal_iteration`, algorithm 3 of the paper), in which the few samples of one
+anchor are enough. The paper's step size suits features whose second moments are near a multiple of the identity; with
+correlated or uncentred features it is far too long, and the anchors diverge. By default, the subspace is therefore
+sought among features whitened by the pooled X^T X, and an anchor moves to the least squared error of its own samples in
+it. Finally, anchors that arrive at the same place form a group. The client halves are the tasks `FeatureProducts`,
+`MomentProduct` and `AnchorStep`. This method returns the coarse models; `two-phase` refines them, and
+init=moment-descent uses them as the first models of any other method.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from coterie.learners.base import Learner
 from coterie.learners.linear import Linear, as_linear
 from coterie.methods.anchors import (
     Grouping,
+    candidate_groupings,
     choose_anchors,
-    cuts,
+    default_anchors,
     fewest_as_good,
     group_anchors,
-    how_many,
-    missed,
+    miss_probability,
     recommended,
 )
 from coterie.methods.asking import Cost
@@ -67,71 +67,73 @@ from coterie.tiers.assignment import LowestLoss
 from coterie.tiers.composition import Tiers
 
 SPECTRUM = 12
-"""Eigenvalues looked at to see how many groups there may be at most."""
+"""Number of eigenvalues that are computed to bound the number of groups."""
 CLEAR_OF_BULK = 1.75
-"""An eigenvalue this much above the bulk may belong to a group."""
+"""An eigenvalue that exceeds the bulk by this factor may belong to a group."""
 MOST_ITERATIONS = 25
-"""Enough for a start 30 times as far as the plateau is high."""
+"""Largest number of iterations; enough for a start whose error is 30 times the final one."""
 PLATEAU = 0.9
-"""Without T: the anchors stop when their mean sigma is still more than this share of the one before."""
+"""Without T, the anchors stop when their mean sigma is more than this share of the previous one."""
 INDEPENDENT = 1e-10
-"""Directions of the features with a smaller share of the largest eigenvalue, columns scaled alike, are left out."""
+"""Directions of the scaled features with a smaller share of the largest eigenvalue are left out."""
 FIRST_ANCHORS = 24
-"""With clusters=auto at least so many anchors come first: a group of a tenth of the clients has none with a chance of
-8 %."""
+"""Smallest initial number of anchors with clusters=auto: a group of a tenth of the clients then has none with
+probability 8 %."""
 MOST_ANCHORS = 64
-"""With clusters=auto no more anchors are added once there are so many."""
+"""Number of anchors from which no more are added with clusters=auto."""
 COPIED_AT_ONCE = 500
-"""Clients that are sent perturbed copies of their own in one exchange, to bound the memory."""
+"""Number of clients that receive their own perturbed copies in one exchange, which bounds the memory."""
 
 
 @register("moment-descent")
 @dataclass(frozen=True, kw_only=True)
 class MomentDescent(Method, Initializer):
-    """Coarse models of k linear regressions from any start, by a few anchor clients.
+    """Coarse models of k linear regressions from any start, estimated with a few anchor clients.
 
-    As the `init` of another method it makes that method's first models, and the number of clusters is the other's.
+    U <- leading directions of the clients' moments; theta_a <- least squares of anchor a in U; group the theta_a.
+
+    As the `init` of another method it makes that method's first models, with that method's number of clusters.
     """
 
-    clusters: int | Auto = option(2, "number of clusters (K); auto: as many as the anchors show", low=1)
+    clusters: int | Auto = option(2, "number of clusters (K); auto: the number that the anchors show", low=1)
     anchors: int | None = option(
         None,
-        "number of anchor clients (n_H); by default 3 k ln k, rounded up, and with clusters=auto as many as it takes "
-        "to miss no group with a chance of 95 %",
+        "number of anchor clients (n_H); by default 3 k ln k, rounded up, or, with clusters=auto, as many as are "
+        "needed to miss no group with probability 95 %",
         low=1,
     )
     anchor_samples: int | None = option(
-        None, "least number of samples of an anchor; by default the largest clients are anchors", low=2
+        None, "smallest number of samples of an anchor; by default the largest clients are anchors", low=2
     )
     iterations: int | None = option(
-        None, "number of steps of the anchors (T); by default until they stop getting closer", low=1
+        None, "number of steps of the anchors (T); by default until their errors stop falling", low=1
     )
     subspace_rounds: int = option(10, "number of exchanges in which the clients find a subspace together (T_1)", low=1)
     moments: Literal["all-pairs", "two-points"] = option(
         "all-pairs",
         "products over all pairs of a client's samples, or over two points of clients that are new in every iteration "
-        "(the paper's letter; needs hundreds of clients a feature)",
+        "(literally as in the paper; needs hundreds of clients per feature)",
     )
     count_groups: Literal["held-out", "merge-heights"] = option(
         "held-out",
-        "clusters=auto: the fewest groups with about the least held-out loss of the clients that are no anchors, or as "
-        "many as the largest jump of the anchors' merge heights shows (at most as many as directions stand out)",
+        "clusters=auto: the smallest number of groups whose held-out loss on the other clients is close to the lowest, "
+        "or the number at the largest jump of the anchors' merge heights (limited by the number of leading directions)",
     )
     private_anchors: float = option(
-        0.0, "standard deviation of the noise on what clients see of the anchors (remark 2)", low=0
+        0.0, "standard deviation of the noise on the anchors' estimates that clients receive (remark 2)", low=0
     )
-    start_norm: float = option(0.0, "norm of the anchors' common start, in a random direction", low=0)
+    start_norm: float = option(0.0, "norm of the anchors' common initial model, in a random direction", low=0)
     delta: float | None = option(
-        None, "least distance of two true models (Delta); by default read off the anchors", above=0
+        None, "smallest distance of two true models (Delta); by default estimated from the anchors", above=0
     )
-    epsilon: float = option(0.1, "with delta: an anchor stops at this share of it", above=0, high=1, needs="delta")
+    epsilon: float = option(0.1, "with delta: an anchor stops at this share of delta", above=0, high=1, needs="delta")
     anchor_step: StepRule = option(
         "least-squares",
-        "how far an anchor moves: least-squares in the subspace of whitened features, line-search along the paper's "
-        "direction, or the paper's own length, which is safe for second moments near a multiple of the identity alone",
+        "length of an anchor's step: least-squares in the subspace of whitened features, line-search along the paper's "
+        "direction, or the paper's length, which is safe only for second moments near a multiple of the identity",
     )
     alpha: float | None = option(
-        None, "anchor_step=paper: least eigenvalue of the features' covariance; by default the mean one", above=0
+        None, "anchor_step=paper: smallest eigenvalue of the features' covariance; by default the mean one", above=0
     )
     beta: float | None = option(
         None, "anchor_step=paper: largest eigenvalue of the features' covariance; by default the mean one", above=0
@@ -143,12 +145,12 @@ class MomentDescent(Method, Initializer):
     )
     trains: ClassVar[bool] = False
     learners: ClassVar[tuple[str, ...] | None] = ("linear",)
-    no_twin: ClassVar[str] = "one model needs no anchors; what is found for K=1 is no average of the clients' models"
+    no_twin: ClassVar[str] = "one model needs no anchors; the model found for K=1 is no average of the clients' models"
     finds_count: ClassVar[bool] = True
     models_trained: ClassVar[bool] = True
     reveals_rows: ClassVar[Mapping[str, str]] = {
-        "anchor": "of the few anchors: its own model as it is estimated, step by step",
-        "sigma": "of the few anchors: how far that estimate has to go",
+        "anchor": "of the few anchors: its own model, estimated step by step",
+        "sigma": "of the few anchors: the estimated error of that model",
     }
     refuses: ClassVar[frozenset[str]] = WITHOUT_ROUNDS | {"finetune"}
 
@@ -156,8 +158,8 @@ class MomentDescent(Method, Initializer):
         check_fields(self)
         if self.anchor_step != "paper" and (self.alpha is not None or self.beta is not None):
             raise ConfigError(
-                f"alpha and beta decide the length of the paper's step, but anchor_step={self.anchor_step} measures "
-                "its own: give anchor_step=paper, or leave them out"
+                f"alpha and beta set the length of the paper's step, but anchor_step={self.anchor_step} does not use "
+                "them: set anchor_step=paper, or leave them out"
             )
 
     @property
@@ -167,7 +169,7 @@ class MomentDescent(Method, Initializer):
     def check(self, learner: Learner) -> None:
         if not isinstance(learner, Linear):
             raise ConfigError(
-                f"init=moment-descent: for learner linear only, but this run has {learner.spec}; give init=random"
+                f"init=moment-descent supports learner linear only, but this run has {learner.spec}: use init=random"
             )
 
     def tiers(self) -> Tiers:
@@ -187,7 +189,7 @@ class MomentDescent(Method, Initializer):
     def descend(
         self, federation: Federation, width: int, k: int | None, seed: int, dtype: torch.dtype, device: torch.device
     ) -> Coarse:
-        """Return what phase 1 finds.
+        """Return the result of phase 1.
 
         Args:
             federation: The clients.
@@ -195,11 +197,15 @@ class MomentDescent(Method, Initializer):
             k: Number of groups; None: as many as the anchors show.
             seed: Seed of the run.
             dtype: Floating type of the models.
-            device: Where they are.
+            device: Device of the models.
+
+        Raises:
+            TrainingError: if too few anchors answer, or the features are not finite.
+            ConfigError: if the settings do not fit the clients.
         """
         server = _Server(federation, self, k, seed, Cost())
         theta_0 = _theta_0(width, self.start_norm, seed).to(dtype).to(device)
-        if self.moments == "two-points":  # the anchors are not among those who find the subspace
+        if self.moments == "two-points":  # the anchors are not among the clients that find the subspace
             server.spared = _anchors(federation, self, k, k, seed)
         most, basis = server.first_subspace(theta_0)
         anchors = _anchors(federation, self, k, most, seed)
@@ -220,9 +226,9 @@ class MomentDescent(Method, Initializer):
     def _more_anchors(
         self, federation: Federation, anchors: Positions, walked: Walked, grouping: Grouping, seed: int
     ) -> Positions | None:
-        """As many anchors again, where their number is free and the smallest group has too few to be sure of all.
+        """Return as many further anchors if their number is free and the smallest group may have been missed.
 
-        At least half of the clients stay without: their losses decide how many groups there are.
+        At least half of the clients stay out, because their losses decide how many groups there are.
         """
         room = len(federation.clients) // 2 - len(anchors)
         enough = len(walked.anchors) >= recommended(grouping.k, float(grouping.shares.min()))
@@ -235,7 +241,7 @@ class MomentDescent(Method, Initializer):
 
     @property
     def most_iterations(self) -> int:
-        """T, or a bound for it."""
+        """T, or its upper bound."""
         return self.iterations or (5 if self.moments == "two-points" else MOST_ITERATIONS)
 
     def step_size(self, covariance: float) -> float:
@@ -247,27 +253,27 @@ class MomentDescent(Method, Initializer):
 
 
 def _about_groups(run: Run, coarse: Coarse) -> Iterator[str]:
-    """A sentence about groups of one or two anchors, where the anchors decide how many groups there are."""
+    """Yield a warning about groups of one or two anchors if the anchors decide how many groups there are."""
     if run.tiers.K is None:
-        more = f"ask more of them with anchors={2 * len(coarse.anchors)} and see whether it stays"
+        more = f"set anchors={2 * len(coarse.anchors)} and see whether the group remains"
         yield from small_groups(coarse.grouping.group, "anchor", more)
 
 
 @dataclass(frozen=True)
 class Walked:
-    """The anchors that were heard, and their way."""
+    """The anchors that answered, and the estimates that they passed through."""
 
     anchors: Positions
-    """(A,) where the anchors stand in the federation."""
+    """(A,) positions of the anchors in the federation."""
     path: Tensor
-    """(T + 1, A, p), the estimates from theta_0 on."""
+    """(T + 1, A, p) estimates from theta_0 on."""
     sigmas: Tensor
-    """(T, A), about |Sigma (theta* - theta)| of each anchor before each iteration; NaN where it was not heard.
+    """(T, A) about |Sigma (theta* - theta)| of each anchor before each iteration; NaN if it did not answer.
 
-    With whitened features |Sigma^(1/2) (theta* - theta)|: the root mean square by which predictions are off."""
+    With whitened features it is |Sigma^(1/2) (theta* - theta)|, the root mean square error of the predictions."""
 
     def joined(self, more: Walked) -> Walked:
-        """Return these anchors and others from the same start; those that arrived first stay where they are."""
+        """Return these anchors and others from the same start; anchors that arrived earlier keep their estimates."""
         T = max(len(self.sigmas), len(more.sigmas))
         paths = [torch.cat([w.path, w.path[-1:].expand(T - len(w.sigmas), -1, -1)]) for w in (self, more)]
         sigmas = [
@@ -280,50 +286,51 @@ class Walked:
 
 @dataclass(frozen=True)
 class Coarse:
-    """What moment descent found."""
+    """The coarse models that moment descent found."""
 
     centres: Tensor
-    """(k, p), the mean estimate of each group of anchors."""
+    """(k, p) mean estimate of each group of anchors."""
     walked: Walked
     grouping: Grouping
     step: float | None
-    """What the estimated length of the way is multiplied by, with anchor_step=paper."""
+    """Factor of the estimated error that gives the step length with anchor_step=paper; else None."""
     cost: Cost
     anchor_step: StepRule
     sizes: Positions
-    """(m,) number of samples of each client."""
+    """(m,) numbers of samples of the clients."""
 
     @property
     def anchors(self) -> Positions:
-        """(A,) where the anchors stand in the federation."""
+        """(A,) positions of the anchors in the federation."""
         return self.walked.anchors
 
     @property
     def path(self) -> Tensor:
-        """(T + 1, A, p), the anchors' estimates from theta_0 on."""
+        """(T + 1, A, p) estimates of the anchors from theta_0 on."""
         return self.walked.path
 
     @property
     def estimates(self) -> Tensor:
-        """(A, p)."""
+        """(A, p) final estimates of the anchors."""
         return self.walked.path[-1]
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """Return the chance that a group has no anchor, and how many anchors make it small; for shares as found."""
+        """Return the probability that a group has no anchor, and the recommended number of anchors."""
         share = float(self.grouping.shares.min())
         return {
             "smallest_share": share,
-            "chance_of_a_missed_group": missed(self.grouping.shares, len(self.anchors)),
+            "chance_of_a_missed_group": miss_probability(self.grouping.shares, len(self.anchors)),
             "recommended_anchors": recommended(self.grouping.k, share) if share > 0 else None,
         }
 
     @property
     def conditions(self) -> dict[str, dict[str, float | bool | None]]:
-        """Return figures for what theorem 1 asks for, up to its constants, which are not known, and whether they hold.
+        """Return the figures in the conditions of theorem 1, up to its unknown constants, and whether they hold.
 
-        An anchor has at least k samples; all clients together have at least p; no group is missed with a chance of
-        95 %; and the anchors are nearer to their groups' centres than a quarter of the least distance of two centres.
+        An anchor has at least k samples; all clients together have at least p; no group is missed with probability
+        95 %; and the mean distance of the anchors from their groups' centres is below a quarter of the smallest
+        distance of two centres.
         """
         k, p = self.centres.shape
         least, enough = int(self.sizes[self.anchors].min()), self.coverage["recommended_anchors"]
@@ -343,7 +350,7 @@ class Coarse:
         }
 
     def facts(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return what was chosen and found, ready for JSON; `names` are the ids of all clients."""
+        """Return all choices and findings, ready for JSON; `names` are the ids of all clients."""
         return {
             "clusters": self.grouping.k,
             "anchors": {names[i]: int(g) for i, g in zip(self.anchors, self.grouping.group, strict=True)},
@@ -364,7 +371,7 @@ class Coarse:
 
 @dataclass
 class _Server:
-    """Asks, and remembers what it has cost and what it has learned about the features."""
+    """The server's side: asks clients and keeps track of the cost and of the scale of the features."""
 
     federation: Federation
     settings: MomentDescent
@@ -374,12 +381,12 @@ class _Server:
     covariance: float = 1.0
     """Mean eigenvalue of the pooled covariance of the features."""
     whitening: Tensor | None = None
-    """(p, p), W with W^T Sigma W = I for the pooled second moment Sigma; None: features as they are."""
+    """(p, p) W with W^T Sigma W = I for the pooled second moment Sigma; None: features are not whitened."""
     spared: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Clients that are not asked for products."""
 
     def first_subspace(self, theta_0: Tensor) -> tuple[int, Tensor]:
-        """How many groups there may be at most, and the basis (p, k) at the common start; one for all anchors."""
+        """Return the largest possible number of groups, and the basis (1, p, k) at the common start of all anchors."""
         p, k = len(theta_0), self.k
         width = min(p, SPECTRUM if k is None else k)
         random = generator(key_for(self.seed, Purpose.ANCHORS, 1)).standard_normal((p, width))
@@ -388,21 +395,21 @@ class _Server:
         if self.settings.anchor_step == "least-squares":
             self.whitening = self._whitening().to(theta_0)
         else:
-            self._product(theta_0[None], basis[:, :, :1], 0, False)  # how large the features are
+            self._product(theta_0[None], basis[:, :, :1], 0, False)  # measures the scale of the features
         basis = self.orthogonal_iteration(theta_0[None], basis, 0, rounds)
         return (k, basis) if k is not None else self._outstanding(theta_0, basis)
 
     def _whitening(self) -> Tensor:
-        """W with W^T Sigma W = I, from the clients' pooled second moment Sigma (p, p)."""
-        everybody = np.arange(len(self.federation.clients))
-        reply = self._ask(FeatureProducts(), Clusters({}, 0), everybody, {})
+        """Return W with W^T Sigma W = I, from the clients' pooled second moment Sigma (p, p)."""
+        all_clients = np.arange(len(self.federation.clients))
+        reply = self._ask(FeatureProducts(), Clusters({}, 0), all_clients, {})
         samples = float(reply.sums["samples"])
         moments = reply.sums["products"].double().cpu() / samples
         self._check_features(float(moments.diagonal().mean()))
         return whitening(moments, samples)
 
     def _outstanding(self, theta_0: Tensor, basis: Tensor) -> tuple[int, Tensor]:
-        """The directions whose eigenvalues of Y at the start stand out of the bulk; all where no bulk is seen."""
+        """Return the directions whose eigenvalues of Y at the start exceed the bulk; all of them if no bulk is seen."""
         if basis.shape[2] < SPECTRUM:
             return int(min(basis.shape[2], len(self.federation.clients) // 2)) or 1, basis
         seen = basis[0].T @ self._product(theta_0[None], basis, 0, False)[0]
@@ -412,10 +419,10 @@ class _Server:
         return most, basis @ turn.flip(1)[:, :most]
 
     def orthogonal_iteration(self, theta: Tensor, basis: Tensor, t: int, rounds: int | None = None) -> Tensor:
-        """Algorithm 3: the leading left singular vectors of each anchor's Y, (A, p, k), from `basis` on.
+        """Return the leading left singular vectors of each anchor's Y, (A, p, k), starting from `basis` (algorithm 3).
 
-        With all pairs Y is symmetric and one product serves; else Y^T and Y take turns. A basis of the whole space
-        cannot get any better.
+        With all pairs, Y is symmetric and one product suffices; otherwise Y^T and Y alternate. A basis of the whole
+        space cannot be improved.
         """
         if basis.shape[1] == basis.shape[2]:
             return basis
@@ -427,11 +434,11 @@ class _Server:
         return basis
 
     def _product(self, theta: Tensor, basis: Tensor, t: int, turned: bool) -> Tensor:
-        """Y basis (or Y^T basis) for each anchor, (A, p, k): a weighted mean over the clients; W^T Y W if whitened."""
+        """Return Y basis (or Y^T basis) of each anchor, (A, p, k), averaged over the clients; W^T Y W if whitened."""
         task = MomentProduct(self.settings.moments, turned)
         basis = self.in_features(basis)
         clusters = Clusters({"anchor": theta, "basis": basis}, len(theta))
-        asked = self._asked(t)
+        asked = self._clients_of_iteration(t)
         if self.settings.private_anchors:
             clusters = Clusters({"basis": basis}, len(theta))
             parts = np.array_split(asked, -(-len(asked) // COPIED_AT_ONCE))
@@ -441,48 +448,48 @@ class _Server:
         sums = merge(replies).sums
         if not sums or float(sums["mass"]) == 0:
             raise ConfigError(
-                "moment descent learns from pairs of samples of one client, but no client that answered has two: "
-                "use init=random"
+                "moment descent needs pairs of samples of one client, but no client that answered has two samples: use "
+                "init=random"
             )
         self._check_features(float(sums["energy"] / sums["samples"]) / theta.shape[1])
         product = sums["product"] / float(sums["mass"])
         return product if self.whitening is None else self.whitening.T @ product
 
     def in_features(self, basis: Tensor) -> Tensor:
-        """A basis (A, p, k) of the whitened features in coefficients of the features as they are."""
+        """Return a basis (A, p, k) of the whitened features in terms of the original features."""
         return basis if self.whitening is None else self.whitening @ basis
 
     def _check_features(self, covariance: float) -> None:
         self.covariance = covariance
         if not (math.isfinite(covariance) and covariance > 0):
             raise TrainingError(
-                f"moment descent: the mean square of the features is {covariance:g}, so that no step size can be "
-                "chosen: standardise the columns"
+                f"moment descent: the mean square of the features is {covariance:g}, so no step size can be chosen: "
+                "standardise the columns"
             )
 
-    def _asked(self, t: int) -> Positions:
-        """Everybody; with two points a part of its own of the clients for each iteration."""
-        everybody = np.arange(len(self.federation.clients))
+    def _clients_of_iteration(self, t: int) -> Positions:
+        """Return all clients; with two points, a separate part of the clients for each iteration."""
+        all_clients = np.arange(len(self.federation.clients))
         if self.settings.moments == "all-pairs":
-            return everybody
-        others = np.setdiff1d(everybody, self.spared)
+            return all_clients
+        others = np.setdiff1d(all_clients, self.spared)
         lots = keys_for_clients(self.seed, Purpose.ANCHORS, 2, self.federation.hashes[others])
         return np.sort(others[np.argsort(lots, kind="stable")[t :: self.settings.most_iterations]])
 
     def _ask(self, task: MomentProduct | FeatureProducts, clusters: Clusters, asked: Positions, each: Params) -> Reply:
         reply = self.cost.count(self.federation.ask(task, Broadcast(BEFORE, clusters, each=each), asked))
         if not reply.clients:
-            raise TrainingError(f"moment descent: none of the {len(asked)} clients asked has answered")
+            raise TrainingError(f"moment descent: none of the {len(asked)} clients that were asked has answered")
         return reply
 
     def _copies(self, theta: Tensor, asked: Positions, t: int) -> Tensor:
-        """Two independently perturbed copies of the estimates for each client, (m, 2, A, p); the same all along t."""
+        """Return two independently perturbed copies of the estimates for each client, (m, 2, A, p)."""
         keys = keys_for_clients(self.seed, Purpose.PERTURBATION, t, self.federation.hashes[asked])
         noise = np.stack([generator(int(key)).standard_normal((2, *theta.shape)) for key in keys])
         return theta + self.settings.private_anchors * torch.from_numpy(noise).to(theta)
 
     def grouped(self, walked: Walked, most: int) -> Grouping:
-        """The anchors' groups: k, or as many as the loss of the other clients, or the merge heights, show."""
+        """Return the groups of the anchors: k, or as many as the other clients' loss or the merge heights show."""
         points, settings = walked.path[-1].double().cpu().numpy(), self.settings
         decided = self.k is not None or settings.delta is not None
         if not decided and settings.count_groups == "held-out" and (found := self._by_held_out_loss(walked)):
@@ -490,12 +497,12 @@ class _Server:
         return group_anchors(points, self.k, most, settings.delta)
 
     def _by_held_out_loss(self, walked: Walked) -> Grouping | None:
-        """The fewest groups, of those that jumps of the merge heights suggest, with about the least held-out loss."""
+        """Return the candidate grouping with the fewest groups whose held-out loss is close to the lowest one."""
         points = walked.path[-1].double().cpu().numpy()
         others = np.setdiff1d(np.arange(len(self.federation.clients)), walked.anchors)
         if len(others) == 0 or not np.isfinite(points).all():
             return None
-        tried = cuts(points, max(1, len(points) // 2))
+        tried = candidate_groupings(points, max(1, len(points) // 2))
         centres, members = _collections(walked.path[-1], tried)
         sent = Broadcast(BEFORE, Clusters({"centre": centres}, len(centres)), common={"members": members})
         sums = self.cost.count(self.federation.ask(HeldOutChoice(), sent, others)).sums
@@ -513,9 +520,9 @@ class _Server:
         )
 
     def walk(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> Walked:
-        """The anchors' way from theta_0; those that never answered are left out, since they know nothing.
+        """Return the paths of the anchors from theta_0, without those that never answered.
 
-        An anchor below the floor has arrived and is not asked again.
+        An anchor whose sigma is below the floor has arrived and is not asked again.
         """
         settings, count = self.settings, len(anchors)
         step, fresh = settings.step_size(self.covariance), _fresh_pairs(self.federation, anchors, settings)
@@ -544,7 +551,7 @@ class _Server:
     def anchor_steps(
         self, anchors: Positions, theta: Tensor, bases: Tensor, floor: Tensor, step: float, t: int, fresh: int | None
     ) -> tuple[Positions, Tensor, Tensor]:
-        """Every anchor moves by itself: which of them answered, their estimates (H, p) and sigmas (H,)."""
+        """Let every anchor take one step; return those that answered, their estimates (H, p) and sigmas (H,)."""
         task = AnchorStep(fresh, t, self.settings.anchor_step)
         each = {"anchor": theta, "basis": bases, "floor": floor}
         broadcast = Broadcast(BEFORE, Clusters({}, 0), scalars={"step": step}, each=each)
@@ -557,7 +564,7 @@ class _Server:
 
 
 def _collections(estimates: Tensor, tried: Sequence[npt.NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
-    """The different centres (N, p) of groupings of estimates (A, p), and which belong to each grouping, (G, N)."""
+    """Return the distinct centres (N, p) of groupings of estimates (A, p), and the centres of each grouping, (G, N)."""
     places: dict[bytes, int] = {}
     centres: list[Tensor] = []
     owned: list[list[int]] = []
@@ -577,11 +584,10 @@ def _collections(estimates: Tensor, tried: Sequence[npt.NDArray[np.int64]]) -> t
 
 
 def whitening(moments: Tensor, samples: float) -> Tensor:
-    """Return W (p, p) with W^T Sigma W = I for second moments Sigma (p, p) of so many samples.
+    """Return W (p, p) with W^T Sigma W = I for second moments Sigma (p, p), estimated from `samples` samples.
 
-    Columns are scaled to a mean square of 1 first. p / samples is added to the diagonal, which matters where the
-    samples are hardly more than the coefficients. Columns of zeros, and directions in which features do not vary, get
-    zeros.
+    Columns are first scaled to a mean square of 1. p / samples is added to the diagonal, which matters if there are
+    hardly more samples than coefficients. Zero columns, and directions in which features do not vary, become zeros.
     """
     p = len(moments)
     scale = moments.diagonal().sqrt()
@@ -594,17 +600,19 @@ def whitening(moments: Tensor, samples: float) -> Tensor:
 
 
 def _anchors(federation: Federation, settings: MomentDescent, k: int | None, most: int | None, seed: int) -> Positions:
-    """The anchors where there are k groups, or up to `most`."""
+    """Return the positions of the anchors for k groups, or for up to `most`."""
     if most is None:
-        raise ConfigError("moments=two-points cannot tell the number of clusters: set clusters, or use all-pairs")
+        raise ConfigError("moments=two-points cannot find the number of clusters: set clusters, or use all-pairs")
     if settings.anchors is not None and settings.anchors < (k or 1):
-        raise ConfigError(f"anchors={settings.anchors} cannot show clusters={k}: ask for more anchors than clusters")
+        raise ConfigError(
+            f"anchors={settings.anchors} cannot show clusters={k}: set anchors to at least the number of clusters"
+        )
     least = settings.anchor_samples
     if least is None and settings.moments == "two-points":
         least = 2 * settings.most_iterations
     count = None
     if k is None and settings.count_groups == "held-out" and settings.delta is None:
-        count = max(how_many(most), min(FIRST_ANCHORS, len(federation.clients) // 2))
+        count = max(default_anchors(most), min(FIRST_ANCHORS, len(federation.clients) // 2))
     return choose_anchors(federation, settings.anchors, most, least, seed, count)
 
 
@@ -614,18 +622,18 @@ def _theta_0(width: int, norm: float, seed: int) -> Tensor:
 
 
 def _fresh_pairs(federation: Federation, anchors: Positions, settings: MomentDescent) -> int | None:
-    """l: pairs of samples an anchor has for each iteration; None where all are used again and again."""
+    """Return l, the number of sample pairs of an anchor for each iteration; None if all are reused."""
     if settings.moments == "all-pairs":
         return None
     pairs = int(federation.sizes[anchors].min()) // (2 * settings.most_iterations)
     if pairs == 0:
         raise ConfigError(
-            f"moments=two-points takes fresh pairs of an anchor's samples in each of {settings.most_iterations} "
-            f"iterations, but an anchor has {federation.sizes[anchors].min()}: use all-pairs, or larger anchors"
+            f"moments=two-points needs new pairs of an anchor's samples in each of {settings.most_iterations} "
+            f"iterations, but an anchor has {federation.sizes[anchors].min()} samples: use all-pairs, or larger anchors"
         )
     return pairs
 
 
 def _level(sigmas: Sequence[Tensor]) -> bool:
-    """Whether the anchors' sigmas, (A,) for each iteration, have stopped falling."""
+    """Return whether the anchors' sigmas, (A,) for each iteration, have stopped falling."""
     return len(sigmas) > 1 and float(sigmas[-1].nanmean()) > PLATEAU * float(sigmas[-2].nanmean())

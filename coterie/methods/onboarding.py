@@ -1,4 +1,4 @@
-"""Onboarding: before a round, clients that take part for the first time send a row, by which they are placed."""
+"""Onboarding: before a round, clients that take part for the first time send a row, from which they are assigned."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from coterie.core.shard import ClientId, Positions
 from coterie.core.state import ServerState
 from coterie.core.state_array import Share, StateArray
 from coterie.methods.run import Run
-from coterie.tiers.halves_groups import INTRODUCTIONS
+from coterie.tiers.halves_groups import HALF_ROWS
 from coterie.tiers.regrouping import regroup
 from coterie.tiers.view import View
 
 
 @dataclass(frozen=True)
 class Onboarded:
-    """The state after onboarding, and the cost of it."""
+    """The state after onboarding, and its cost."""
 
     state: ServerState
     rejected: tuple[ClientId, ...] = ()
     """Clients whose onboarding row was not finite."""
     events: tuple[Mapping[str, object], ...] = ()
-    """Every regroup with its reason, JSON-ready."""
+    """Every regroup with its reason, ready for JSON."""
     tests: tuple[Mapping[str, object], ...] = ()
-    """What the procedure measured, JSON-ready."""
+    """Figures that the procedure measured, ready for JSON."""
     bytes_up: int = 0
     bytes_down: int = 0
     notes: tuple[Note, ...] = ()
-    """Problems on the way to the clients."""
+    """Problems in reaching clients."""
 
 
 def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
-    """Ask the chosen clients that have no cluster for their onboarding rows, and let the procedure place them.
+    """Ask the chosen clients that have no cluster for their onboarding rows, and let the procedure assign them.
 
-    The procedure decides in every round, also without new clients: clusters that have been merged may be alike now.
+    The procedure decides in every round, even without new clients, because merged clusters may have become similar.
 
     Args:
         run: The run.
@@ -56,15 +56,17 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
         rows={"anchor": state.portraits[:0]},
         distance=tiers.distance,
     )
-    only_here = run.settings.participation < 1 and any(step.keeps_introductions for step in tiers.procedure.steps)
-    if only_here:  # if everybody takes part, the sums of all members are those of the members that take part
+    compares_participants = run.settings.participation < 1 and any(
+        step.keeps_onboarding_rows for step in tiers.procedure.steps
+    )
+    if compares_participants:  # with full participation, the sums over all members are the same
         view = replace(view, rows={"anchor": state.introductions[:0]}, taking_part=chosen)
     new = chosen[(view.choice[torch.from_numpy(chosen)] < 0).numpy()]
     if not len(new):
         after = regroup(tiers.procedure, view)
         return Onboarded(after.view.state, events=after.events, tests=after.statistics)
     broadcast = Broadcast(state.round, Clusters({}, K=1), scalars={"lr": tiers.local.rate(0, run.rounds)})
-    replies = federation.ask(tiers.introduction(run.seed), broadcast, new)
+    replies = federation.ask(tiers.onboarding_task(run.seed), broadcast, new)
     if replies.reply.clients:
         rows = replies.reply.rows["anchor"].cpu()
         view = _with_new_clients(run, view, positions_of(federation, replies.reply.clients), rows)
@@ -86,16 +88,16 @@ def _with_new_clients(run: Run, view: View, answered: Positions, rows: torch.Ten
     state = view.state
     if view.taking_part is not None:
         if "introductions" not in state.arrays:
-            nothing = rows.new_zeros(len(view.clients), rows.shape[1])
-            state = state.with_arrays({"introductions": StateArray(nothing, ("client", None))})
+            zeros = rows.new_zeros(len(view.clients), rows.shape[1])
+            state = state.with_arrays({"introductions": StateArray(zeros, ("client", None))})
         state = state.with_values(introductions=state.introductions.index_copy(0, torch.from_numpy(answered), rows))
-    elif run.tiers.introduces_halves:
+    elif run.tiers.onboards_by_halves:
         sizes = torch.from_numpy(run.federation.sizes[answered]).to(rows)
         sent = torch.cat([sizes[:, None], rows], dim=1)
-        before = state.arrays.get(INTRODUCTIONS)
-        everybody = rows.new_zeros(len(view.clients), sent.shape[1]) if before is None else before.value
-        array = StateArray(everybody.index_copy(0, torch.from_numpy(answered), sent), ("client", None))
-        state = state.with_arrays({INTRODUCTIONS: array})
+        before = state.arrays.get(HALF_ROWS)
+        array_before = rows.new_zeros(len(view.clients), sent.shape[1]) if before is None else before.value
+        array = StateArray(array_before.index_copy(0, torch.from_numpy(answered), sent), ("client", None))
+        state = state.with_arrays({HALF_ROWS: array})
     elif "portraits" not in state.arrays:
         empty = StateArray(rows.new_zeros(view.K, rows.shape[1]), ("cluster", None), Share())
         state = state.with_arrays({"portraits": empty})

@@ -2,8 +2,8 @@
 
 paper                     here
 w-hat_i, local ERM        a client's own solution (solver)
-clustering of the w-hat   clustering, the same as for odcl
-federated optimisation    then: the rounds of a method for one model, in every cluster apart
+clustering of the w-hat   clustering, as for odcl
+federated optimisation    then: the rounds of a method for one model, separately in every cluster
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from coterie.tiers.composition import Tiers
 
 @dataclass(frozen=True, kw_only=True)
 class InsideClusters(TieredMethod):
-    """Base of methods that group clients once and then train one model in every group apart."""
+    """Base class of methods that group clients once and then train one model separately in every group."""
 
-    clusters: int | Auto = option(2, "number of clusters (K); auto: as many as are found", low=1)
-    then: Literal["fedavg", "fedprox"] = option("fedavg", "which method trains inside the clusters")
+    clusters: int | Auto = option(2, "number of clusters (K); auto: the number that the clustering finds", low=1)
+    then: Literal["fedavg", "fedprox"] = option("fedavg", "method that trains inside the clusters")
     mu: float = option(
-        0.1, "then=fedprox: strength of the pull to the received model (mu)", low=0, needs="then=fedprox"
+        0.1, "then=fedprox: strength of the pull towards the received model (mu)", low=0, needs="then=fedprox"
     )
 
     refuses: ClassVar[frozenset[str]] = frozenset({"init", "restarts"})
@@ -41,8 +41,12 @@ class InsideClusters(TieredMethod):
 @register("one-shot")
 @dataclass(frozen=True, kw_only=True)
 class OneShot(InsideClusters):
-    """FedAvg or FedProx inside clusters of the clients' own solutions."""
+    """Clients' own solutions are clustered once, then FedAvg or FedProx trains one model in each cluster.
 
+    w-hat_i = argmin F_i; groups <- clustering of the w-hat_i; w_k <- mean of w-hat_i in group k; then FedAvg in each.
+    """
+
+    clusters: int | Auto = option(AUTO, "number of clusters (K); auto: as many as the clustering finds", low=1)
     init: Initializer = ODCL()
 
     summary: ClassVar[str] = "clients' own solutions are clustered once, then each cluster trains its model"
@@ -50,10 +54,10 @@ class OneShot(InsideClusters):
         "Ghosh, Hong, Yin, Ramchandran: Robust Federated Learning in a Heterogeneous Environment, 2019"
     )
     no_twin: ClassVar[str] = (
-        "its single cluster starts from the mean of the clients' own solutions, where no other method does"
+        "its single cluster starts from the mean of the clients' own solutions, unlike any other method"
     )
 
     @classmethod
     def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Convex clustering finds the number of clusters itself."""
+        """Return clusters=auto for convex clustering, which finds the number of clusters itself."""
         return {"clusters": AUTO} if given.get("clustering") == "convex" else {}

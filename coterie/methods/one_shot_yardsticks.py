@@ -1,6 +1,6 @@
-"""What one-shot methods are measured against: local ERM, naive averaging, oracle averaging, cluster oracle.
+"""Baselines of one-shot methods: local ERM, naive averaging, oracle averaging, cluster oracle.
 
-All take the clients' own solutions, or those of pooled data, and exchange nothing after that. (Armacki et al. 2022,
+All use the clients' own solutions, or those of pooled data, and exchange nothing after that. (Armacki et al. 2022,
 section 5)
 """
 
@@ -36,7 +36,7 @@ REFUSED = ODCL.refuses | {"clusters"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Yardstick(Solving, Method, Initializer):
-    """Base of all four: solutions, and no round after them."""
+    """Base class of the four baselines: solutions without rounds after them."""
 
     local: LocalTraining = AutoTraining()
     averaging: Averaging = Averaging()
@@ -66,7 +66,10 @@ class _Yardstick(Solving, Method, Initializer):
 @register("local-erm")
 @dataclass(frozen=True, kw_only=True)
 class LocalERM(_Yardstick):
-    """Every client keeps its own solution."""
+    """Every client solves its own problem and keeps the solution.
+
+    theta_i = argmin F_i.
+    """
 
     summary: ClassVar[str] = "every client solves its own problem and keeps the solution"
     groups: ClassVar[FoundGroups] = OneModelEach()
@@ -78,9 +81,12 @@ class LocalERM(_Yardstick):
 @register("naive-averaging")
 @dataclass(frozen=True, kw_only=True)
 class NaiveAveraging(_Yardstick):
-    """One model: the mean of all solutions."""
+    """All clients get the mean of their own solutions.
 
-    summary: ClassVar[str] = "the mean of all clients' own solutions, one round"
+    theta <- mean of argmin F_i over all clients.
+    """
+
+    summary: ClassVar[str] = "the mean of all clients' own solutions, in one exchange"
     groups: ClassVar[FoundGroups] = SingleGroup()
     no_twin: ClassVar[str] = "it has one cluster by definition"
     assignment: ClassVar[AssignmentRule] = SingleCluster()
@@ -89,9 +95,12 @@ class NaiveAveraging(_Yardstick):
 @register("oracle-averaging")
 @dataclass(frozen=True, kw_only=True)
 class OracleAveraging(_Yardstick):
-    """The mean of the solutions inside the true groups."""
+    """The true groups are known; each gets the mean of its members' own solutions.
 
-    summary: ClassVar[str] = "the true groups are known: the mean of the own solutions in each, one round"
+    theta_k <- mean of argmin F_i over the clients of true group k.
+    """
+
+    summary: ClassVar[str] = "the true groups are known: the mean of the own solutions in each, in one exchange"
     groups: ClassVar[FoundGroups] = TrueGroups()
     twin: ClassVar[str | None] = "naive-averaging"
 
@@ -99,44 +108,46 @@ class OracleAveraging(_Yardstick):
 @register("cluster-oracle")
 @dataclass(frozen=True, kw_only=True)
 class ClusterOracle(_Yardstick):
-    """The solution of the pooled data of each true group; no federation could have it.
+    """The solution of the pooled data of each true group, which no federation could compute.
 
-    Pooled samples count alike, so that a client counts by its number of samples. In problem (3) of the paper clients
-    count alike: pool=clients.
+    theta_k = argmin of the loss over all samples of true group k.
 
-    As an initializer it is for experiments: models trained on the pooled data of each true group, plus noise.
+    All pooled samples have the same weight, so a client counts by its number of samples. In problem (3) of the paper
+    all clients have the same weight: pool=clients.
+
+    As an initializer it serves experiments: models trained on the pooled data of each true group, plus noise.
     """
 
-    ridge: float = option(0.0, "as for odcl; pooled data needs none", low=0)
+    ridge: float = option(0.0, "as for odcl; pooled data needs no ridge penalty", low=0)
     pool: Literal["samples", "clients"] = option(
         "samples",
-        "whether all samples of a group count alike, or all clients (problem (3) of the paper; linear models)",
+        "whether all samples of a group have the same weight, or all clients (problem (3) of the paper; linear models)",
     )
     noise: float = option(0.0, "standard deviation of noise on every parameter of the solutions", low=0)
     restarts: int = option(1, "number of draws of the noise that are trained side by side", low=1)
 
-    summary: ClassVar[str] = "the true groups are known and their data is in one place: one solution for each"
+    summary: ClassVar[str] = "the true groups are known and their data is pooled: one solution for each"
     groups: ClassVar[FoundGroups] = TrueGroups()
     random: ClassVar[bool] = True
     models_trained: ClassVar[bool] = False
-    no_twin: ClassVar[str] = "pooled data: no method that leaves it with the clients equals it"
+    no_twin: ClassVar[str] = "it pools data: no method that leaves the data with the clients equals it"
     refuses: ClassVar[frozenset[str]] = REFUSED | {"client_weight", "restarts", "noise"}
     reveals_rows: ClassVar[dict[str, str]] = {}
 
     def first_models(self, run: Run) -> FirstModels:
         if run.data.truth is None:
-            raise ConfigError("cluster-oracle needs the true groups: pass truth= to from_arrays, or take another init")
+            raise ConfigError("cluster-oracle needs the true groups: pass truth= to from_arrays, or use another init")
         K, groups = clusters_of(run), int(run.data.truth.max()) + 1
         if groups != K:
             raise ConfigError(
-                f"cluster-oracle has {groups} true groups, but clusters={K}: leave clusters out or give {groups}"
+                f"cluster-oracle has {groups} true groups, but clusters={K}: leave clusters out or set it to {groups}"
             )
         pooled = run.federation.pooled(run.data.truth)
         if pooled is None:
             raise ConfigError(
-                "cluster-oracle puts the clients' data in one place, which only a simulation can: leave it out"
+                "cluster-oracle pools the clients' data, which only a simulation can do: use another method or init"
             )
-        assert isinstance(pooled, ClientGroup), "of engines in this process"
+        assert isinstance(pooled, ClientGroup), "engines in this process return one"
         like = one_model(run)
         if self.pool == "clients":
             models = self._clients_alike(run, pooled, run.data.truth)
@@ -146,16 +157,16 @@ class ClusterOracle(_Yardstick):
         reply = task.run(pooled, broadcast)
         if len(reply.clients) < K:
             raise TrainingError(
-                f"the pooled data of {K - len(reply.clients)} groups has no solution: give the learner l2"
+                f"the pooled data of {K - len(reply.clients)} groups has no solution: set l2 of the learner"
             )
         models = {name: p.to(like[name]) for name, p in unflat(reply.rows["model"], like).items()}
         return FirstModels(with_noise(run, models, self.noise), K, torch.from_numpy(run.data.truth))
 
     @staticmethod
     def _clients_alike(run: Run, pooled: ClientGroup, truth: Positions) -> Params:
-        """Return argmin of the mean over a group's clients of their mean losses, {name: (K, ...)}.
+        """Return the argmin of the mean over a group's clients of their mean losses, {name: (K, ...)}.
 
-        Of squared errors: samples are multiplied by the root of N / (m n_i), for N samples of m clients in the group.
+        For squared errors, samples are multiplied by the root of N / (m n_i), for N samples of m clients in the group.
         """
         if not isinstance(run.learner, Linear):
             raise ConfigError(f"pool=clients is for learner linear, not {run.learner.spec}: use pool=samples")

@@ -1,19 +1,19 @@
-"""PACFL: clients whose samples lie in like subspaces are grouped once, then each group trains its model.
+"""PACFL: clients whose samples lie in similar subspaces are grouped once, then each group trains its model.
 
 (Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin 2023)
 
 paper                  here
 U_p of client i        row `subspace`: the first p left singular vectors of its d x n matrix of samples (directions)
 A_ij, (2) and (3)      degrees: the least principal angle, or the sum (angle), from the singular values of U_i^T U_j
-beta                   beta: clusters are united while the nearest are at most that far apart; or clusters is given; by
+beta                   beta: clusters merge while the nearest are at most that far apart; or clusters is given; by
                        default the tree is cut from its root down by tests on held-out halves (`tiers/tree_test.py`)
 HC                     agglomeration by average or complete linkage (linkage)
-federated averaging    then: the rounds of a method for one model, in every cluster apart, all from one start
+federated averaging    then: the rounds of a method for one model, separately in every cluster, all from one model
 
-Groups are told apart by p(x) alone: where the same inputs are labelled in another way (pure concept shift) it is blind.
-Only per_class with angle=sum, which compares class with class, sees that. Angles grow where clients have few samples,
-and beta would have to grow with them. Samples are taken as they are, so their mean is most of the first direction. The
-groups stay; a newcomer joins by least loss, where the paper compares its subspace with those that are stored.
+Only p(x) separates groups: differences in how the same inputs are labelled (pure concept shift) are not seen, except by
+per_class with angle=sum, which compares each class with itself. Angles grow if clients have few samples, and beta would
+have to grow with them. Samples are not centred, so the first direction is close to their mean. The groups do not
+change. A newcomer joins by the lowest loss, whereas the paper compares its subspace with stored ones.
 """
 
 from __future__ import annotations
@@ -35,39 +35,52 @@ from coterie.core.registry import register
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
-from coterie.methods.asking import NOBODY, Cost, ask_everybody
+from coterie.methods.asking import NO_CLUSTER, Cost, ask_everybody
 from coterie.methods.initializers import RandomInit
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.options import AUTO, Auto, option
 from coterie.server.clustering.agglomerate import agglomerate, merges
 from coterie.tiers.distance import Distance, PrincipalAngles
-from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
+from coterie.tiers.landmarks import MAX_COMPARED, Floats, assign_to_nearest_part, lowest_keys
 from coterie.tiers.split_test import SplitTest
 from coterie.tiers.tree_test import cut_tree
 
 MOST_HEIGHTS = 10
-"""Heights of the last unions that are reported; they show where another limit would cut."""
+"""Number of last merge heights that are reported; they show where another limit would cut."""
 FOUNDERS_EACH = 20
-"""Clients for each group that are compared with each other, where there are more than `MOST`."""
+"""Number of clients per group that are compared with each other, if there are more than `MAX_COMPARED`."""
 
 
 @register("pacfl")
 @dataclass(frozen=True, kw_only=True)
 class PACFL(InsideClusters, Initializer):
-    """Clients are grouped once by the principal angles between their samples, then each group trains its model."""
+    """Clients are grouped once by the principal angles between their samples, then each group trains its model.
 
-    clusters: int | Auto = option(AUTO, "number of clusters (K); auto: by beta", low=1)
-    directions: int = option(3, "number of leading singular vectors of a client's samples that it sends (p)", low=1)
-    per_class: bool = option(False, "singular vectors of the samples of each class, instead of all together")
+    A_ij <- principal angles between U_i and U_j; groups <- agglomeration of A; then FedAvg in each group.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import PACFL
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, PACFL(clusters=4), learner="logistic", rounds=2)
+        >>> len(result.models)
+        4
+    """
+
+    clusters: int | Auto = option(AUTO, "number of clusters (K); auto: by beta, or by tests if beta is not set", low=1)
+    directions: int = option(3, "number of leading singular vectors of its samples that a client sends (p)", low=1)
+    per_class: bool = option(False, "whether a client sends singular vectors for each class instead of for all samples")
     angle: Literal["least", "sum"] = option(
-        "least", "how far two clients are apart, in degrees: the least principal angle, or the sum of all"
+        "least", "distance of two clients in degrees: the least principal angle, or the sum of all"
     )
-    linkage: Literal["average", "complete"] = option("average", "distance of two clusters: the mean or the largest")
+    linkage: Literal["average", "complete"] = option(
+        "average", "distance of two clusters: the mean or the largest distance of their members"
+    )
     beta: float | None = option(
         None,
-        "clusters=auto: clusters are united while the nearest are at most this many degrees apart, which depends on "
-        "the data; by default tests on held-out halves decide",
+        "clusters=auto: clusters merge while the nearest are at most this many degrees apart, which depends on the "
+        "data; by default tests on held-out halves decide",
         low=0,
     )
 
@@ -83,8 +96,8 @@ class PACFL(InsideClusters, Initializer):
     finds_count: ClassVar[bool] = True
     reveals_rows: ClassVar[Mapping[str, str]] = {
         **PrincipalAngles.reveals,
-        "subspace_first": "the same of a random half of its samples, where tests find the number of clusters",
-        "subspace_second": "the same of the other half",
+        "subspace_first": "the same for a random half of its samples, if tests find the number of clusters",
+        "subspace_second": "the same for the other half",
     }
 
     @property
@@ -93,41 +106,47 @@ class PACFL(InsideClusters, Initializer):
 
     def check(self, learner: Learner) -> None:
         if self.per_class and learner.classes is None:
-            raise ConfigError("per_class needs labels that are classes, but the targets are numbers: leave it out")
+            raise ConfigError("per_class needs labels that are classes, but this is a regression: leave it out")
 
     def first_models(self, run: Run) -> FirstModels:
-        """Group the clients; the models of all groups start where FedAvg's does."""
+        """Group the clients; the models of all groups start from FedAvg's initial model."""
         if not run.tiers.assignment.assigned:
             raise ConfigError(
-                "init=pacfl finds groups and no models, but clients of this method choose by models: use method pacfl, "
-                "or another init"
+                "init=pacfl finds groups but no models, and clients of this method choose clusters by models: use "
+                "method pacfl, or another init"
             )
         K = run.tiers.K
         found = self.group(run, K)
         models = RandomInit().first_models(run.decided(K=found.K))
         return FirstModels(models.params, found.K, found.labels, {"grouping": found.facts})
 
-    def group(self, run: Run, K: int | None, most: int = MOST) -> Grouping:
-        """Agglomerate clients by their subspaces: into K, or while the nearest are at most beta apart.
+    def group(self, run: Run, K: int | None, most: int = MAX_COMPARED) -> Grouping:
+        """Agglomerate clients by their subspaces, into K groups or while the nearest are at most beta apart.
 
-        Of more than `most` clients, or 20 for each of K, only so many are compared; the others join the nearest group.
+        If there are more than `most` clients, or 20 per group, only that many are compared; the others join the nearest
+        group.
+
+        Raises:
+            TrainingError: if no client answers.
         """
         cost, federation = Cost(), run.federation
         distance = PrincipalAngles(self.directions, self.per_class, self.angle)
         empty = Broadcast(BEFORE, Clusters({}, K=1))
         answered, rows, _ = ask_everybody(federation, Summary(distance), empty, cost)
         if not len(answered):
-            raise TrainingError("none of the clients asked about their samples has answered; nothing was changed")
+            raise TrainingError(
+                "no client answered the request for its subspace, so nothing was changed: check the clients"
+            )
         chosen = founders(federation, answered, max(most, FOUNDERS_EACH * (K or 0)), run.seed)
         apart = _apart(distance, rows, chosen)
         found, heights, tests = self._grouped(run, K, answered, chosen, apart, cost)
         count = int(found.max()) + 1
-        parts = with_the_rest(
+        parts = assign_to_nearest_part(
             [chosen[found == k] for k in range(count)],
             np.arange(len(answered)),
             lambda places: _apart(distance, rows, places),
         )
-        labels = torch.full((len(federation.clients),), NOBODY)
+        labels = torch.full((len(federation.clients),), NO_CLUSTER)
         for k, part in enumerate(parts):
             labels[torch.from_numpy(answered[part])] = k
         facts = {
@@ -145,15 +164,15 @@ class PACFL(InsideClusters, Initializer):
     def _grouped(
         self, run: Run, K: int | None, answered: Positions, chosen: Positions, apart: Floats, cost: Cost
     ) -> tuple[Positions, Floats, Sequence[SplitTest]]:
-        """Return the group of each founder, -1 for those that join one later, the heights of all unions, and the tests.
+        """Return the group of each founder (-1 for those that join later), the heights of all merges, and the tests.
 
         Args:
             run: The run.
             K: Number of groups; None: by beta, or by tests.
             answered: Positions of the clients that answered.
-            chosen: The founders, as places among these.
-            apart: Distances of the founders.
-            cost: What the exchanges have cost.
+            chosen: The founders, as indices of `answered`.
+            apart: Distances between the founders.
+            cost: Cost of the exchanges, to which this one is added.
         """
         if K is not None or self.beta is not None or len(chosen) < 2:
             merged = agglomerate(apart, self.linkage, K=K, limit=np.inf if self.beta is None else self.beta)
@@ -174,44 +193,44 @@ class PACFL(InsideClusters, Initializer):
         tree = merges(distance.server_pairwise({"subspace": first}), self.linkage)
         sizes = federation.sizes[answered[tried]].astype(np.float64)
         cut = cut_tree(tree, overlaps(first, first), overlaps(second, first), sizes)
-        found = np.full(len(chosen), NOBODY)
+        found = np.full(len(chosen), NO_CLUSTER)
         found[np.isin(chosen, tried)] = cut.labels
         return found, tree[:, 2], cut.tests
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which clients belong together."""
+    """The groups of the clients."""
 
     labels: torch.Tensor
-    """(m,) the cluster of each client, or `NOBODY`."""
+    """(m,) cluster of each client, or `NO_CLUSTER`."""
     K: int
     facts: dict[str, Any]
-    """For the report, ready for JSON."""
+    """Figures for the report, ready for JSON."""
 
 
 def founders(federation: Federation, answered: Positions, count: int, seed: int) -> Positions:
-    """Return which of those who answered are compared, ascending: those with the least keys, so no order matters."""
-    return drawn(keys_for_clients(seed, Purpose.CLUSTERING, 0, federation.hashes[answered]), count)
+    """Return which of the clients that answered are compared, ascending: those with the lowest keys."""
+    return lowest_keys(keys_for_clients(seed, Purpose.CLUSTERING, 0, federation.hashes[answered]), count)
 
 
 def _apart(distance: Distance, rows: Params, places: Positions) -> Floats:
-    """Distances (n, n) between the clients at n places."""
+    """Return the distances (n, n) between the clients at n indices."""
     at = torch.from_numpy(places)
     return distance.server_pairwise({name: row[at] for name, row in rows.items()})
 
 
 def overlaps(one: torch.Tensor, other: torch.Tensor) -> Floats:
-    """Return the inner products (a, b) of the projectors on subspaces (a, G, d, p) and (b, G, d, p).
+    """Return the inner products (a, b) of the projectors onto subspaces (a, G, d, p) and (b, G, d, p).
 
-    That is |U^T V|^2, summed over the G parts.
+    These are |U^T V|^2, summed over the G parts.
     """
     rows = [torch.einsum("gdp,bgdq->bgpq", basis, other).pow(2).sum(dim=(1, 2, 3)) for basis in one]
     return np.asarray(torch.stack(rows).numpy())
 
 
 def _spread(apart: Floats, labels: Positions) -> dict[str, float | None]:
-    """The largest distance inside a cluster and the least between two; None where there is no such pair."""
+    """Return the largest distance inside a cluster and the smallest between two; None if there is no such pair."""
     together = labels[:, None] == labels
     inside, between = apart[together], apart[~together]
     return {

@@ -1,12 +1,12 @@
-"""The learning rate that is found before the first round (`lr=auto`).
+"""Choice of the learning rate before the first round (`lr=auto`).
 
-Linear and logistic models that take full-batch steps: one exchange, in which every client sends the largest eigenvalue
-of its features' second moments. Times the learner's bound of the loss's second derivative that is a bound L of the
+Linear and logistic models with full-batch steps need one exchange: every client sends the largest eigenvalue of its
+features' second moments. Multiplied by the learner's bound of the loss's second derivative, this gives a bound L of the
 client's curvature, and steps of `STABLE` / L cannot overshoot.
 
-Everything else: a range test. Some clients carry out one local training from the first model with each of several
-learning rates and send the sums of their losses. The largest rate of which the loss is near the least, and falls for
-nearly all of them, is taken with a margin.
+All other learners use a range test. Some clients run one local training from the first model with each of several
+learning rates and send the sums of their losses. The largest rate whose loss is near the lowest, and falls for nearly
+all of these clients, is chosen, with a margin.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, Run
 
 RATE = "learning_rate"
-"""Name of the findings in a record of what came before the first round."""
+"""Key of the learning rate in the record of what happened before the first round."""
 STABLE = 0.9
 """gamma: the automatic learning rate times the largest curvature of a client; below 1 every local step is stable."""
 GRID = tuple(float(f"{10 ** (step / 2):.2g}") for step in range(-8, 3))
 """Learning rates of a range test: 0.0001, 0.00032, 0.001, ..., 10."""
 ASKED = 8
-"""Clients that carry out a range test."""
+"""Number of clients in a range test."""
 NEAR = 0.1
-"""A loss is near the least if it gives up at most this part of the fall."""
+"""A loss is near the lowest one if it gives up at most this share of the decrease."""
 MOST_WORSE = 0.1
-"""Part of the clients whose loss may not fall."""
+"""Largest share of clients whose loss may not fall."""
 MARGIN = 2.0
-"""The rate that the range test finds is divided by this: later steps are less stable than the first ones."""
+"""Divisor of the rate that the range test finds, because later steps are less stable than the first ones."""
 APART = 100.0
-"""A feature whose scale is more than this times the median one slows all others down so much that the user is told."""
+"""Ratio of a feature's scale to the median scale above which the user is warned of slow training."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +54,22 @@ class FoundRate:
 
     lr: float
     rule: str
-    """`curvature`, `range-test`, `optimizer` or `fixed`."""
+    """How it was found: `curvature`, `range-test`, `optimizer` or `fixed`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     cost: Cost = field(default_factory=Cost)
 
     @property
     def found(self) -> dict[str, Any]:
-        """What is recorded."""
+        """The findings, for the record."""
         return {"lr": self.lr, "rule": self.rule, **self.facts, **asdict(self.cost)}
 
 
 def find_rate(run: Run) -> FoundRate:
-    """Return the learning rate of a run that leaves it to the data.
+    """Return the learning rate of a run with `lr=auto`.
 
     Raises:
-        TrainingError: if no learning rate makes the loss fall.
+        TrainingError: if no learning rate reduces the loss.
         SilenceError: if no client answers.
     """
     work, learner = run.tiers.local, run.learner
@@ -83,43 +83,43 @@ def find_rate(run: Run) -> FoundRate:
 
 
 def _from_curvature(run: Run, bound: float) -> FoundRate:
-    """The rate with which every full-batch step of every client is stable."""
+    """Return the rate with which every full-batch step of every client is stable."""
     cost, work = Cost(), run.tiers.local
-    everybody = np.arange(len(run.federation.clients))
-    reply = cost.count(run.federation.ask(Curvature(run.tiers.resample), Broadcast(0, Clusters({}, K=1)), everybody))
+    all_clients = np.arange(len(run.federation.clients))
+    reply = cost.count(run.federation.ask(Curvature(run.tiers.resample), Broadcast(0, Clusters({}, K=1)), all_clients))
     if not reply.clients:
-        raise SilenceError("lr=auto: no client has answered")
+        raise SilenceError("lr=auto: no client answered: check the clients, or set lr")
     largest = float(reply.rows["curvature"].max()) * bound
     if not np.isfinite(largest):
-        raise TrainingError("lr=auto: the squares of the features are not finite: standardise the columns or give lr")
+        raise TrainingError("lr=auto: the squares of the features are not finite: standardise the columns, or set lr")
     curvature = max(largest, float(np.finfo(np.float32).tiny))
     lr = STABLE / (curvature + work.prox) / work.optimizer.lengthening
     scales = np.sqrt((reply.sums["squares"] / reply.sums["samples"]).numpy())
-    assert isinstance(run.learner, GeneralisedLinear), "it declares a curvature"
+    assert isinstance(run.learner, GeneralisedLinear), "learners with a curvature are"
     notes = _scales_note(scales[:-1] if run.learner.bias else scales)
     return FoundRate(lr, "curvature", {"curvature": curvature}, notes, cost)
 
 
 def _scales_note(scales: np.ndarray) -> tuple[str, ...]:
-    """A warning where a feature is much larger than most, by root mean squares; columns of zeros do not count."""
+    """Return a warning if a feature is much larger than most, by root mean squares; zero columns do not count."""
     present = np.sort(scales[scales > 0])
     if not len(present) or not present[-1] > APART * present[(len(present) - 1) // 2]:
         return ()
     usual = present[(len(present) - 1) // 2]
     return (
         f"feature {int(scales.argmax())} is {present[-1] / usual:.2g} times as large as the median feature (root mean "
-        f"squares {present[-1]:.3g} and {usual:.3g}): gradient steps that are short enough for the one hardly move the "
-        "others, so that training is slow; standardise the features (from_table does)",
+        f"squares {present[-1]:.3g} and {usual:.3g}): gradient steps short enough for this feature hardly change the "
+        "other coefficients, so training is slow; standardise the features (from_table does)",
     )
 
 
 def _from_range_test(run: Run) -> FoundRate:
-    """The rate that trains some clients best, with a margin."""
+    """Return the rate with which some clients train best, with a margin."""
     cost, work = Cost(), replace(run.tiers.local, lr=FIXED_RATE)
     sent = Broadcast(BEFORE, Clusters(one_model(run), K=1))
     reply = cost.count(run.federation.ask(RangeTest(work, GRID, run.seed), sent, _some(run)))
     if not reply.clients:
-        raise SilenceError("lr=auto: no client has answered")
+        raise SilenceError("lr=auto: no client answered: check the clients, or set lr")
     count = len(reply.clients)
     before, after = float(reply.sums["before"]) / count, reply.sums["after"].numpy() / count
     worse = reply.sums["worse"].numpy() / count
@@ -127,19 +127,19 @@ def _from_range_test(run: Run) -> FoundRate:
     best = best_rate(before, after, worse)
     if best is None:
         raise TrainingError(
-            f"lr=auto: with no learning rate from {GRID[0]:g} to {GRID[-1]:g} has the loss of the clients fallen "
-            f"(it is {before:.3g}): standardise the features and the targets, or give lr"
+            f"lr=auto: no learning rate from {GRID[0]:g} to {GRID[-1]:g} reduced the clients' loss "
+            f"(it is {before:.3g}): standardise the features and the targets, or set lr"
         )
     return FoundRate(GRID[best] / MARGIN, "range-test", losses, (), cost)
 
 
 def best_rate(before: float, after: np.ndarray, worse: np.ndarray) -> int | None:
-    """Return the place of the largest rate whose loss is near the least one, or None if no loss falls.
+    """Return the index of the largest rate whose loss is near the lowest one, or None if no loss falls.
 
     Args:
         before: Mean loss before training.
         after: Mean loss after training with each rate, (G,), in the order of the rates.
-        worse: Part of the clients whose loss has not fallen, (G,).
+        worse: Share of the clients whose loss has not fallen, (G,).
     """
     sound = np.isfinite(after) & (worse <= MOST_WORSE) & (after < before)
     if not sound.any():
@@ -150,6 +150,6 @@ def best_rate(before: float, after: np.ndarray, worse: np.ndarray) -> int | None
 
 
 def _some(run: Run) -> Positions:
-    """Positions of the clients that carry out a range test: those with the smallest keys."""
+    """Return the positions of the clients in a range test: those with the smallest keys."""
     keys = keys_for_clients(run.seed, Purpose.RATE, 0, run.federation.hashes)
     return np.sort(np.argsort(keys, kind="stable")[:ASKED])

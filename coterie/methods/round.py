@@ -44,35 +44,39 @@ class Step:
     positions: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Positions of the clients that answered."""
     missing: tuple[ClientId, ...] = ()
+    """Clients that took part but sent nothing."""
     rejected: tuple[ClientId, ...] = ()
+    """Clients whose replies were not finite."""
     bytes_up: int = 0
+    """Bytes that the clients sent."""
     bytes_down: int = 0
+    """Bytes that the clients received."""
     path: str = ""
     """Implementations of local training that were used, joined by `+`."""
     likelihood: Tensor | None = None
     """(R,) mean log-likelihood of the training samples under their clients' mixtures, before training."""
     objective: Tensor | None = None
-    """(R,) the same less the penalty on samples whose weights differ from their client's (eq. 2 of HCFL+)."""
+    """(R,) likelihood minus the penalty on samples whose weights differ from their client's (eq. 2 of HCFL+)."""
     shares: Tensor | None = None
-    """(R, K) each cluster's share of the clients' weight, where clients belong to several."""
+    """(R, K) share of each cluster in the clients' weights, if clients belong to several clusters."""
     events: tuple[Mapping[str, object], ...] = ()
     """Changes of the number of clusters, with their reasons."""
     tests: tuple[Mapping[str, object], ...] = ()
-    """What the steps of the procedure measured, each with its threshold."""
+    """Figures that the steps of the procedure measured, each with its threshold."""
     notes: tuple[Note, ...] = ()
-    """Problems with clients, or with what could not be done as requested."""
+    """Problems with clients, or with requests that could not be met."""
     diverged: bool = False
     """Whether no client had a finite update, which ends the training."""
 
 
 @dataclass(frozen=True)
 class _Exchange:
-    """One question to the clients, with their replies."""
+    """One request to the clients, with their replies."""
 
     state: ServerState
-    """The state that the clients were asked with."""
+    """State that the clients received."""
     chosen: Positions
-    """Clients that take part in the round."""
+    """Positions of the clients that take part in the round."""
     onboarded: Onboarded
     replies: Replies
 
@@ -96,7 +100,7 @@ class _Exchange:
 
 
 def tiered_round(run: Run, state: ServerState) -> Step:
-    """Return the result of one round; a round without a reply changes nothing but the number of the round."""
+    """Run one round and return its result; a round without replies changes only the number of the round."""
     exchange = _ask(run, state)
     if not exchange.reply.clients:
         return _not_updated(run, exchange)
@@ -109,7 +113,7 @@ def participants(run: Run, state: ServerState) -> Positions:
 
 
 def finished_round(run: Run, asked: Positions, replies: Replies, before: ServerState, after: ServerState) -> Step:
-    """Return the result of a round that a method has carried out itself with one question to the clients.
+    """Return the result of a round in which a method sent one request to the clients itself.
 
     The mean training loss is taken from the sums `loss`, (R,), and `samples`, if clients send them.
 
@@ -118,7 +122,7 @@ def finished_round(run: Run, asked: Positions, replies: Replies, before: ServerS
         asked: Positions of the clients that were asked.
         replies: Their replies.
         before: The state before the round.
-        after: The state with everything that the method has learned from the replies. It is ignored if none is usable.
+        after: The state with everything that the method learned from the replies; ignored if there are none.
     """
     reply = replies.reply
     answered = positions_of(run.federation, reply.clients)
@@ -149,7 +153,7 @@ def _ask(run: Run, state: ServerState) -> _Exchange:
     onboarded = onboard(run, state, chosen) if tiers.onboards else Onboarded(state)
     state = onboarded.state
     groups = assigned_groups(tiers, state)
-    # the server has no model for a client whose cluster it does not know: such a client is missing
+    # the server has no model for a client whose cluster is unknown: such a client counts as missing
     asked = chosen if groups is None else chosen[(groups[torch.from_numpy(chosen)] >= 0).numpy()]
     rate = tiers.local.rate(state.round, run.rounds)
     broadcast = Broadcast(
@@ -171,7 +175,7 @@ def assigned_groups(tiers: Tiers, state: ServerState) -> Tensor | None:
 
 
 def _not_updated(run: Run, exchange: _Exchange) -> Step:
-    """The result of a round without a usable reply."""
+    """Return the result of a round without a usable reply."""
     state = exchange.state
     nobody_moved = torch.zeros(state.clusters.restarts, dtype=torch.int64)
     done = _step(run, exchange, replace(state, round=state.round + 1), nobody_moved)
@@ -179,7 +183,7 @@ def _not_updated(run: Run, exchange: _Exchange) -> Step:
 
 
 def _updated(run: Run, exchange: _Exchange) -> Step:
-    """The result of a round with replies: average, remember, regroup."""
+    """Return the result of a round with replies: average the models, update the state, regroup."""
     tiers, reply = run.tiers, exchange.reply
     answered = positions_of(run.federation, reply.clients)
     received = _received(run, exchange, answered)
@@ -205,7 +209,7 @@ def _updated(run: Run, exchange: _Exchange) -> Step:
 
 
 def _step(run: Run, exchange: _Exchange, state: ServerState, moved: Tensor) -> Step:
-    """What every round reports, with or without replies; `state` is the one after it."""
+    """Return the figures that every round reports, with or without replies; `state` is the one after the round."""
     onboarded, replies = exchange.onboarded, exchange.replies
     return Step(
         state,
@@ -224,7 +228,7 @@ def _step(run: Run, exchange: _Exchange, state: ServerState, moved: Tensor) -> S
 
 
 def _received(run: Run, exchange: _Exchange, answered: Positions) -> RoundReplies:
-    """The replies with what the server needs to average them."""
+    """Return the replies together with what the server needs to aggregate them."""
     tiers, state = run.tiers, exchange.state
     privacy, noise = tiers.privacy, None
     if privacy is not None and not privacy.local:
@@ -240,7 +244,7 @@ def _received(run: Run, exchange: _Exchange, answered: Positions) -> RoundReplie
 
 
 def _averaged(run: Run, state: ServerState, received: RoundReplies) -> ServerState:
-    """The state with the models after averaging and the step of the server optimizer."""
+    """Return the state with the models after averaging and the step of the server optimizer."""
     tiers = run.tiers
     rate = tiers.local.rate(state.round, run.rounds)
     with one_thread():
@@ -252,11 +256,11 @@ def _averaged(run: Run, state: ServerState, received: RoundReplies) -> ServerSta
         return move_models(tiers.server, state, update, scale)
 
 
-# ---- what the server remembers ---------------------------------------------------------------------------------------
+# ---- updates of the state --------------------------------------------------------------------------------------------
 
 
 def _remember(run: Run, exchange: _Exchange, answered: Positions) -> tuple[ServerState, Tensor]:
-    """The state with everything learned from the replies but the models, and the clients moved by restart."""
+    """Return the state with everything from the replies except the models, and the clients moved in each restart."""
     tiers, state, reply = run.tiers, exchange.state, exchange.reply
     choice, steady, moved = _choices(state, reply, answered)
     learned = state.with_values(
@@ -272,7 +276,7 @@ def _remember(run: Run, exchange: _Exchange, answered: Positions) -> tuple[Serve
 
 
 def _choices(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:
-    """The new `choice` and `steady`, and how many clients moved in each restart."""
+    """Return the new `choice` and `steady`, and the number of clients that moved in each restart."""
     rows = torch.from_numpy(answered)
     before, after = state.choice[rows], reply.rows["cluster"].cpu()
     changed = (before != after) & (before != UNKNOWN)
@@ -284,14 +288,14 @@ def _choices(state: ServerState, reply: Reply, answered: Positions) -> tuple[Ten
 
 
 def _mean_loss(reply: Reply, restarts: int) -> Tensor:
-    """(R,) mean loss of the training samples; infinite where clients do not send it."""
+    """Return the mean loss of the training samples, (R,); infinite if clients do not send it."""
     if "loss" not in reply.sums:
         return torch.full((restarts,), torch.inf, dtype=torch.float64)
     return reply.sums["loss"] / reply.sums["samples"]
 
 
 def _restarted_flows(flows: Tensor, answered: Positions, K: int) -> Tensor:
-    """The flows after these clients have replied with K clusters: their weights are those of the present."""
+    """Return the flows after these clients have replied: their weights now refer to the present K clusters."""
     wide = max(flows.shape[1], K)
     grown = torch.nn.functional.pad(flows, (0, 0, 0, wide - flows.shape[1]))
     grown[torch.from_numpy(answered)] = torch.eye(wide, K, dtype=flows.dtype)
@@ -299,7 +303,7 @@ def _restarted_flows(flows: Tensor, answered: Positions, K: int) -> Tensor:
 
 
 def _kept(tiers: Tiers, tables: Params, reply: Reply, answered: Positions, clients: int) -> Mapping[str, StateArray]:
-    """The arrays of the objective that a round changes."""
+    """Return the arrays of the objective that a round changes."""
     objective = tiers.objective
     found = reply.sums if objective.summed else reply.rows
     counts = {name: found[name] for name in objective.counts if name in found}
@@ -307,7 +311,7 @@ def _kept(tiers: Tiers, tables: Params, reply: Reply, answered: Positions, clien
 
 
 def _view(run: Run, state: ServerState, received: RoundReplies, trials: RoundTrials) -> View:
-    """The server's knowledge after averaging; replies are in it only if the procedure may use them."""
+    """Return the server's view after averaging; it contains the replies only if the procedure may use them."""
     tiers, federation, rows = run.tiers, run.federation, received.reply.rows
     view = View(state, federation.clients, received.answered, federation.hashes)
     if not tiers.adapts:
@@ -324,7 +328,7 @@ def _view(run: Run, state: ServerState, received: RoundReplies, trials: RoundTri
 
 
 def _objective(reply: Reply) -> Tensor | None:
-    """(R,) the value of eq. 2 of HCFL+ before the clients trained; None where clients are not mixtures."""
+    """Return eq. 2 of HCFL+ before the clients trained, (R,); None if clients are not mixtures."""
     if "likelihood" not in reply.sums:
         return None
     value = reply.sums["likelihood"]
@@ -332,7 +336,7 @@ def _objective(reply: Reply) -> Tensor | None:
 
 
 def _shares(tiers: Tiers, clusters: Clusters, reply: Reply) -> Tensor | None:
-    """(R, K), the clients' weights in their mean, sums to one; None where a client has one cluster."""
+    """Return the mean of the clients' weights, (R, K), which sums to one; None if a client has a single cluster."""
     if "weights" in reply.rows:
         return reply.rows["weights"].mean(dim=0)
     if not tiers.assignment.mixture:
@@ -344,16 +348,16 @@ def _shares(tiers: Tiers, clusters: Clusters, reply: Reply) -> Tensor | None:
     return by_restart / by_restart.sum(dim=1, keepdim=True)
 
 
-# ---- what clients are sent -------------------------------------------------------------------------------------------
+# ---- what clients receive --------------------------------------------------------------------------------------------
 
 
 def common_of(tiers: Tiers, state: ServerState) -> Params:
-    """Return what all clients of a mixture receive besides the models: the last loss, and what the objective needs."""
+    """Return what all clients of a mixture receive besides the models: the last loss, and the objective's values."""
     return {"loss": state.loss, **tiers.objective.server_combine(state.tables)}
 
 
 def _for_kept_states(tiers: Tiers, state: ServerState, asked: Positions) -> dict[str, Params]:
-    """What clients with a state need besides the models: which of their states counts, and what mixtures share."""
+    """Return what clients with a state need besides the models: the round of the valid state, and common values."""
     if not tiers.assignment.keeps:
         return {}
     rows = torch.from_numpy(asked)
@@ -362,7 +366,7 @@ def _for_kept_states(tiers: Tiers, state: ServerState, asked: Positions) -> dict
 
 
 def _models_sent(tiers: Tiers, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:
-    """The slots sent to each asked client (len(asked), R), or None when all get every model."""
+    """Return the slots sent to each asked client, (len(asked), R), or None if all receive every model."""
     rows = torch.from_numpy(asked)
     if groups is not None:
         return groups[rows, None]
@@ -376,7 +380,7 @@ def _models_sent(tiers: Tiers, state: ServerState, asked: Positions, groups: Ten
 def _missing(
     clients: tuple[ClientId, ...], chosen: Positions, accepted: tuple[ClientId, ...], rejected: tuple[ClientId, ...]
 ) -> tuple[ClientId, ...]:
-    """Clients that were to take part and sent nothing at all."""
+    """Return the clients that took part and sent nothing."""
     if len(accepted) + len(rejected) == len(chosen):
         return ()
     heard = {*accepted, *rejected}

@@ -1,4 +1,4 @@
-"""What a method and an initializer may use, and what an initialisation gives."""
+"""The context of methods and initializers, and the results of an initialisation."""
 
 from __future__ import annotations
 
@@ -21,28 +21,31 @@ from coterie.privacy.noise import SECRET, Noise
 from coterie.tiers.composition import Tiers
 
 BEFORE = -1
-"""The round number of everything that happens before the first round."""
+"""Round number of everything that happens before the first round."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a method may use: the only context object."""
+    """Everything that a method may use; the only context object."""
 
     data: ClientDirectory
-    """What is known of the clients: their ids and sizes and, in experiments, the true groups."""
+    """Facts about the clients: their ids, sizes and, in experiments, true groups."""
     learner: Learner
+    """Model family that is trained."""
     federation: Federation
+    """The clients, which answer tasks."""
     settings: RunSettings
+    """Settings of the run that do not belong to the method."""
     tiers: Tiers
-    """The method's composition; what was left to the data is filled in once it is decided."""
+    """The method's composition of tiers; values that depend on the data are filled in when they are known."""
     rounds: int
     """Number of rounds of the run; 0 for methods that consist of their initialisation."""
     noise: Noise = SECRET
-    """Source of the noise by which the server hides single clients."""
+    """Source of the noise with which the server protects single clients."""
     known_groups: Tensor | None = None
-    """(m,) the cluster of each client where the method knows it in advance."""
+    """(m,) cluster of each client, if the method knows it in advance."""
     exchanges: bool = True
-    """Whether clients need to send anything; if not, no bytes are counted."""
+    """Whether clients send anything; if not, no bytes are counted."""
 
     @property
     def seed(self) -> int:
@@ -58,31 +61,35 @@ class Run:
         return torch.device(self.settings.device)
 
     def decided(self, K: int | None = None, lr: float | None = None) -> Run:
-        """Return the same run with what the initialisation has decided."""
+        """Return the run with the number of clusters and the learning rate that the initialisation chose."""
         return replace(self, tiers=self.tiers.decided(K, lr))
 
 
 @dataclass(frozen=True)
 class FirstModels:
-    """Models before the first round, as an initializer makes them."""
+    """Models before the first round, from an initializer."""
 
     params: Mapping[str, Tensor]
-    """{name: (R K, ...)}: K models for each of R restarts."""
+    """Parameters {name: (R K, ...)}: K models for each of R restarts."""
     K: int
+    """Number of clusters."""
     labels: Tensor | None = None
-    """(m,) the cluster of each client, -1 where it has none; None: the initializer finds no groups."""
+    """(m,) cluster of each client, -1 if it has none; None if the initializer finds no groups."""
     found: Mapping[str, Any] = field(default_factory=dict)
-    """What was found out and what it cost, ready for JSON."""
+    """Findings and their cost, ready for JSON."""
     notes: tuple[str, ...] = ()
     """Warnings for the user."""
 
 
 class Initializer(Registered, OptionGroup, family="init"):
-    """Makes the first models of a method. A member is a frozen dataclass; its fields are its settings."""
+    """Base class of initializers, which make the first models of a method.
+
+    A member is a frozen dataclass whose fields are its settings; it implements `first_models`.
+    """
 
     restarts: int | Auto = 1
-    """Number of independent random initialisations; a field where the models are drawn at random, `auto` until the
-    method has decided it."""
+    """Number of independent random initialisations; a field of initializers that draw models at random, `auto` until
+    the method decides it."""
     random: ClassVar[bool] = False
     """Whether another key gives other models, so that restarts make sense."""
     any_count: ClassVar[bool] = False
@@ -90,40 +97,55 @@ class Initializer(Registered, OptionGroup, family="init"):
     finds_count: ClassVar[bool] = False
     """Whether it can find the number of clusters."""
     models_trained: ClassVar[bool] = False
-    """Whether clients have trained the models, so that these may have diverged already."""
+    """Whether clients have trained the models, so that they may have diverged."""
     reveals_rows: ClassVar[Mapping[str, str]] = {}
-    """Rows of the replies before the first round, and what each tells the server about a single client."""
+    """Rows of the replies before the first round, and what each reveals to the server about a single client."""
 
     def first_models(self, run: Run) -> FirstModels:
-        """Return the first models; `run.tiers` says how many, or None where they are to be found."""
-        raise ConfigError(f"{type(self).__name__} defines no first_models(): write a method that returns FirstModels")
+        """Return the first models of a run; `run.tiers.K` is their number, or None if the initializer finds it.
+
+        Raises:
+            ConfigError: if the initializer does not fit the run.
+            TrainingError: if the clients' answers give no models.
+        """
+        raise ConfigError(f"{type(self).__name__} defines no first_models(): add a method that returns FirstModels")
 
     @property
-    def starts(self) -> int:
-        """Number of independent random initialisations; one as long as it is undecided."""
+    def restart_count(self) -> int:
+        """Number of independent random initialisations; 1 while it is undecided."""
         return 1 if self.restarts == AUTO else self.restarts
 
+    def decided(self, learner: Learner, clients: int, own_solutions: bool) -> Initializer:
+        """Return the initializer of a run, where the choice depends on the run.
+
+        Args:
+            learner: The model family.
+            clients: Number of clients.
+            own_solutions: Whether the clusters could start from clustered solutions of the clients.
+        """
+        return self
+
     def takes_steps(self, learner: Learner) -> bool:
-        """Return whether clients take gradient steps before the first round, with the run's learning rate."""
+        """Return whether clients take gradient steps with the run's learning rate before the first round."""
         return False
 
     def check(self, learner: Learner) -> None:
-        """Refuse learners that this initializer cannot serve.
+        """Check that this initializer supports the learner.
 
         Raises:
-            ConfigError: with a sentence that says what to change.
+            ConfigError: if it does not; the message says what to change.
         """
 
     @classmethod
     def group_options(cls, default: Any) -> tuple[Option, ...]:
-        """`init`, `restarts`, and the settings of the method's own initializer."""
+        """Return `init`, `restarts`, and the settings of the method's default initializer."""
         own = tuple(replace(each, needs=(f"{INIT.name}={default.name}", *each.needs)) for each in own_options(default))
         return (replace(INIT, default=default), replace(RESTARTS, default=default.restarts), *own)
 
     @classmethod
     def from_group(cls, values: Mapping[str, Any], default: Any, declared: Any = None) -> Any:
         init: Any = default if values.get(INIT.name) is None else INIT.check(values[INIT.name])
-        # an initializer that is not the method's own keeps its settings: their names may be options of the method
+        # other initializers keep their settings, whose names may be those of options of the method
         if type(init) is type(default if declared is None else declared):
             given = {each.name: values.get(each.name) for each in own_options(init)}
             init = from_options(type(init), given, init)
@@ -139,28 +161,32 @@ class Initializer(Registered, OptionGroup, family="init"):
         return {INIT.name: type(self)(), **restarts, **own}
 
     def with_restarts(self, restarts: int | Auto) -> Self:
-        """Return the same with this many restarts.
+        """Return the initializer with this number of restarts.
 
         Raises:
-            ConfigError: if there are several, but nothing is drawn at random.
+            ConfigError: if there are several, but the initializer draws nothing at random.
         """
         if not self.random:
             if restarts != AUTO and restarts > 1:
-                raise ConfigError(f"restarts={restarts} needs random starts: leave restarts at 1 with init={self.name}")
+                raise ConfigError(
+                    f"restarts={restarts} needs random initial models: leave restarts at 1 with init={self.name}"
+                )
             return self
         return replace(self, restarts=restarts)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
 class Initial:
-    """A run before its first round."""
+    """State of a run before its first round."""
 
     state: ServerState
+    """State with the first models."""
     clusters: int | None = None
-    """Number of clusters, if it was left to the data."""
+    """Number of clusters, if the initialisation found it."""
     found: Mapping[str, Any] = field(default_factory=dict)
-    """What the initialisation found out and what it cost, ready for JSON."""
+    """Findings of the initialisation and their cost, ready for JSON."""
     notes: tuple[str, ...] = ()
+    """Warnings for the user."""
 
 
 INIT = Option(
@@ -172,23 +198,23 @@ INIT = Option(
 RESTARTS = Option(
     "restarts",
     int,
-    "number of random initialisations that are trained side by side; the least training loss wins; auto: several where "
-    "the method depends on its start (docs/defaults.md), else one",
+    "number of random initialisations that are trained side by side, of which the one with the lowest training loss is "
+    "kept; auto: several if the method depends on its initialisation (docs/defaults.md), else one",
     AUTO,
     low=1,
     words=(AUTO,),
 )
-OF_THE_METHOD = frozenset({"clusters"})
-"""Settings of an initializer that is a method itself which the method that it initialises decides."""
+METHOD_DECIDES = frozenset({"clusters"})
+"""Settings of a method used as an initializer that the initialised method decides."""
 
 
 def own_options(init: Initializer) -> tuple[Option, ...]:
-    """Return the settings of an initializer that are options of a method whose initializer it is."""
+    """Return the settings of an initializer that are also options of the methods that use it by default."""
     groups = {
         each.name
         for name in ("local", "averaging", "server")
         if (group := getattr(init, name, None)) is not None
         for each in group.group_options(group)
     }
-    hidden = groups | OF_THE_METHOD | {INIT.name, RESTARTS.name}
+    hidden = groups | METHOD_DECIDES | {INIT.name, RESTARTS.name}
     return tuple(each for each in options_of(type(init), init) if each.name not in hidden)

@@ -1,4 +1,4 @@
-"""Settings of a run that do not belong to a method: the learner, the rounds, where clients compute, what is watched."""
+"""Settings of a run that do not belong to a method: learner, rounds, engine, evaluation, privacy."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Literal
 from coterie.options import AUTO, SEED, Auto, Option, check_fields, option, options_of
 
 MOST_ROUNDS = 100
-"""rounds=auto: the largest number of rounds."""
+"""Largest number of rounds with rounds=auto."""
 USUAL_ROUNDS = 50
-"""rounds=auto: the number where it has to be known in advance, and the least one where clusters come and go."""
+"""Number of rounds with rounds=auto if it must be known in advance, and the smallest one if the number of clusters
+changes."""
 
 
 def most_of(rounds: int | Auto) -> int:
-    """Return the largest number of rounds that a setting allows."""
+    """Return the largest number of rounds that the setting `rounds` allows."""
     return MOST_ROUNDS if rounds == AUTO else rounds
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Settings of one run."""
+    """Settings of one run; each field is also an option of the command line."""
 
     learner: str | None = option(
         None, "model family with settings, such as linear, logistic:l2=0.01, mlp:hidden=200, cnn"
@@ -28,16 +29,16 @@ class RunSettings:
     rounds: int | Auto = option(
         AUTO,
         f"number of communication rounds (T); auto: until the training loss settles, at most {MOST_ROUNDS} "
-        f"(docs/defaults.md); {USUAL_ROUNDS} where the number has to be known in advance",
+        f"(docs/defaults.md), or {USUAL_ROUNDS} if the number must be known in advance",
         low=1,
     )
     participation: float = option(1.0, "share of clients that are asked in each round", above=0, high=1)
     engine: Literal["simulated", "sequential"] = option(
         "simulated", "simulated: all clients at once; sequential: one client at a time, through serialised messages"
     )
-    device: str = option("cpu", "device that torch computes on: cpu, cuda, cuda:1")
+    device: str = option("cpu", "torch device for computations: cpu, cuda, cuda:1")
     dtype: Literal["float32", "float64"] | None = option(
-        None, "floating type; by default float64 for linear, logistic and representation, float32 for networks"
+        None, "floating-point type; by default float64 for linear, logistic and representation, float32 for networks"
     )
     seed: int = option(0, SEED.help, low=SEED.low, high=SEED.high)
     evaluate_every: int = option(1, "number of rounds between evaluations on held-out data", low=1)
@@ -58,18 +59,18 @@ class RunSettings:
     finetune: int | None = option(
         None,
         "after the last round every client takes this many further steps from its cluster's model, with the last "
-        "learning rate, and is also scored with the result, which never leaves the client",
+        "learning rate, and is also scored with the result, which never leaves the client; by default none",
         low=1,
     )
     poison: str | None = option(
         None,
-        "in a simulation some clients attack in every round, and scores are those of the others: sign-flip, scale or "
-        "noise with :share=0.2,strength=10, or label-flip:share=0.2",
+        "attacks in simulations: in every round some clients attack, and scores are those of the other clients; "
+        "sign-flip, scale or noise with :share=0.2,strength=10, or label-flip:share=0.2",
     )
     privacy: Literal["local", "central"] | None = option(
         None,
-        "differential privacy of a client's whole data (docs/privacy.md). local: every client adds noise to what it "
-        "sends, so that the server need not be trusted; central: the server adds noise to the models",
+        "differential privacy for a client's whole data (docs/privacy.md). local: every client adds noise to what it "
+        "sends, so the server need not be trusted; central: the server adds noise to the models",
     )
     privacy_epsilon: float | None = option(
         None,
@@ -77,23 +78,23 @@ class RunSettings:
         above=0,
     )
     privacy_delta: float | None = option(
-        None, "with privacy: delta of the guarantee; 1e-5 unless given", above=0, high=0.1
+        None, "with privacy: delta of the guarantee; by default 1e-5", above=0, high=0.1
     )
     privacy_clip: float | None = option(
         None,
-        "with privacy: the norm that a client's change is clipped to, all parameters together; 1 unless given",
+        "with privacy: norm to which a client's update is clipped, over all parameters; by default 1",
         above=0,
     )
     privacy_noise: float | None = option(
         None,
-        "with privacy: standard deviation of the noise divided by privacy_clip, on a client's change (local) or on a "
-        "sum of changes (central); by default calibrated to privacy_epsilon",
+        "with privacy: standard deviation of the noise divided by privacy_clip, on a client's update (local) or on a "
+        "sum of updates (central); by default calibrated to privacy_epsilon",
         above=0,
     )
     privacy_choice: float | None = option(
         None,
-        "with privacy=local, where clients choose a cluster: the epsilon of each report of the chosen cluster; by "
-        "default all reports together take half of privacy_epsilon",
+        "with privacy=local, if clients choose a cluster: epsilon of each report of the chosen cluster; by default all "
+        "reports together use half of privacy_epsilon",
         above=0,
     )
 
@@ -107,4 +108,4 @@ PRIVACY_OPTIONS = frozenset(each.name for each in RUN_OPTIONS if each.name.start
 WITHOUT_ROUNDS = frozenset(each.name for each in RUN_OPTIONS) - {
     *("learner", "engine", "device", "dtype", "seed", "validation", "finetune")
 }
-"""Names of the options of runs that mean nothing to a method without rounds."""
+"""Names of the options of runs that have no meaning for a method without rounds."""

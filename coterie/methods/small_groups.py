@@ -1,4 +1,4 @@
-"""A warning about groups that are too small to be believed, where the number of groups was left to the data."""
+"""A warning about groups that are probably too small to be real, if the data decided how many groups there are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def small_groups(labels: npt.NDArray[np.int64], member: str, check: str) -> Iter
     Args:
         labels: Group of each member, numbered from 0; negative for none.
         member: Name of a member, `anchor` or `client`.
-        check: How to see whether such a group is real.
+        check: How to check whether such a group is real.
     """
     sizes = np.sort(np.bincount(labels[labels >= 0]))[::-1]
     few = sizes[(sizes <= MOST_MEMBERS) & (sizes <= SMALL * sizes.mean())]
@@ -28,6 +28,6 @@ def small_groups(labels: npt.NDArray[np.int64], member: str, check: str) -> Iter
         one = f"a group of {few[0]} {member}{'s' if few[0] > 1 else ''} is"
         what = one if len(few) == 1 else "such small groups are"
         yield (
-            f"the {len(sizes)} groups have {listed} {member}s: {what} probably noise; give "
+            f"the {len(sizes)} groups have {listed} {member}s: {what} probably noise; set "
             f"clusters={len(sizes) - len(few)}, or {check}"
         )

@@ -1,12 +1,12 @@
-"""A mix of one's own: any member of each tier. The tiers are those of HCFL. (Guo, Tang, Lin 2025)
+"""A custom method: one member of each tier. The tiers are those of HCFL. (Guo, Tang, Lin 2025)
 
-tier            field        such as
+tier            field        examples
 1, objective    objective    Conditional(), Ratio(), Joint(embedding="inputs")
 2, assignment   assignment   EMMixture(mu=0.4), LowestLoss(), Assigned()
 3, procedure    procedure    () for a fixed K, or steps such as (SplitByGap(rho=0.3), RemoveUnclaimed())
 4, distance     distance     UpdateCosine(), Prototypes(principle="cscp")
 
-`coterie tiers` lists all members. A mix that cannot work is refused (`tiers/compatibility.py`).
+`coterie tiers` lists all members. A composition that cannot work is refused (`tiers/compatibility.py`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from coterie.tiers.procedure import Procedure, ProcedureStep
 @register("tiered")
 @dataclass(frozen=True, kw_only=True)
 class Tiered(TieredMethod):
-    """A method made of one member of each tier.
+    """A custom method that combines one member of each tier.
 
     Example:
         >>> from coterie.methods import Tiered
         >>> from coterie.tiers import EMMixture, Prototypes, Ratio, RemoveUnclaimed, SplitByGap
-        >>> mine = Tiered(
+        >>> method = Tiered(
         ...     objective=Ratio(),
         ...     assignment=EMMixture(mu=0.4),
         ...     procedure=(SplitByGap(rho=0.3), RemoveUnclaimed()),
@@ -47,29 +47,31 @@ class Tiered(TieredMethod):
         ... )
     """
 
-    objective: Objective = option(Conditional(), "tier 1, what a cluster models: conditional, ratio, joint")
+    objective: Objective = option(
+        Conditional(), "tier 1, likelihood of a sample in a cluster: conditional, ratio, joint"
+    )
     assignment: AssignmentRule = option(
-        EMMixture(), "tier 2, how clients are given to clusters, such as em-mixture:mu=0.4"
+        EMMixture(), "tier 2, how clients are assigned to clusters, such as em-mixture:mu=0.4"
     )
     procedure: tuple[ProcedureStep, ...] = option(
         (), "tier 3, steps that change the number of clusters, such as 'split-by-gap:rho=0.3 + remove-unclaimed'"
     )
     distance: Distance | None = option(
-        None, "tier 4, how far apart clients are: update-cosine, prototypes:principle=cscp"
+        None, "tier 4, distance between clients: update-cosine, prototypes:principle=cscp"
     )
     clusters: int | Auto | None = option(
-        None, "number of clusters (K); by default 3, or 1 where a procedure changes it", low=1
+        None, "number of clusters (K); by default 3, or 1 if a procedure changes it", low=1
     )
     order: Order = option("together", ORDER_HELP, needs="shared")
     pull: float = option(
         0.1,
-        "strength of the pull to the mixture (assignment count-shares, personal-em) or to the overall model "
+        "strength of the pull towards the mixture (assignment count-shares, personal-em) or towards the overall model "
         "(merge-above)",
         low=0,
     )
-    max_clusters: int | None = option(None, "largest number of clusters", low=1)
+    max_clusters: int | None = option(None, "largest number of clusters; by default unlimited", low=1)
 
-    summary: ClassVar[str] = "a mix of your own: one member of each tier (see `coterie tiers`)"
+    summary: ClassVar[str] = "a custom method: one member of each tier (see `coterie tiers`)"
     citation: ClassVar[str] = (
         "The tiers are those of Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and "
         "Improved Methodologies, 2025"
@@ -79,9 +81,9 @@ class Tiered(TieredMethod):
 
     @classmethod
     def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A number of clusters that changes starts at one, however many groups the data is known to have.
+        """Return clusters=1 if the number of clusters changes, and restarts=1 if there can be only one.
 
-        Several restarts are only for assignments that can have them.
+        These take precedence over the number of groups that a scenario is known to have.
         """
         assignment: AssignmentRule = given.get("assignment", EMMixture())
         alone = bool(given.get("procedure")) or assignment.single
@@ -105,7 +107,7 @@ class Tiered(TieredMethod):
 
     @property
     def _onboards(self) -> bool:
-        """Whether clients describe themselves, are united with similar ones, and also train an overall model."""
+        """Whether clients describe themselves, are merged with similar ones, and also train an overall model."""
         return any(step.onboards for step in self.procedure)
 
     def tiers(self) -> Tiers:
@@ -125,28 +127,29 @@ class Tiered(TieredMethod):
         )
 
     def _check(self) -> None:
-        """Refuse numbers of clusters that do not fit the assignment.
+        """Check that the number of clusters and the distance fit the assignment.
 
         Raises:
-            ConfigError: with a sentence that says what to change.
+            ConfigError: if they do not; the message says what to change.
         """
         if self.assignment.single and self.count != 1:
             raise ConfigError(
-                f"tiered: assignment single-cluster has one cluster, but clusters={self.count}: set it to 1"
+                f"tiered: assignment single-cluster has one cluster, but clusters={self.count}: set clusters=1"
             )
         if self.distance is not None and self.distance.before_training:
             raise ConfigError(
-                f"tiered: distance {self.distance.name} compares clients before anything is trained, which an "
-                "initializer does: use init=pacfl with assignment=assigned and no procedure"
+                f"tiered: distance {self.distance.name} compares clients before training, which an initializer does: "
+                "use init=pacfl with assignment=assigned and no procedure"
             )
         if not self.assignment.assigned or self._onboards or not isinstance(self.init, RandomInit):
             return
         if not self.procedure:
             raise ConfigError(
-                "tiered: with assignment assigned nobody ever leaves the first cluster: set a procedure that splits, "
-                "or init=odcl, which finds groups"
+                "tiered: with assignment assigned no client ever leaves the first cluster: set a procedure that "
+                "splits, or init=odcl, which finds groups"
             )
         if self.count != 1:
             raise ConfigError(
-                f"tiered: with assignment assigned all start in one cluster, but clusters={self.count}: set it to 1"
+                f"tiered: with assignment assigned all clients start in one cluster, but clusters={self.count}: set "
+                "clusters=1"
             )

@@ -1,4 +1,4 @@
-"""Trials with the clients: an update of one half of their samples, a comparison on the other half."""
+"""Trials with the clients: they train on one half of their samples, and models are compared on the other half."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.methods.asking import Cost
 from coterie.methods.run import Run
-from coterie.tiers.landmarks import Floats, with_the_rest
-from coterie.tiers.split_test import FEWEST, Parting, SplitTest, parted, split_test
+from coterie.tiers.landmarks import Floats, assign_to_nearest_part
+from coterie.tiers.split_test import MIN_PART_SIZE, Parting, SplitTest, bipartition_by, split_test
 from coterie.tiers.view import View
 
-LONGER = 4
-"""A trial trains this many times as long as a round: after a few small steps the models of parts hardly differ."""
+TRIAL_LENGTH = 4
+"""Length of training in a trial, in rounds: after a few small steps the models of parts hardly differ."""
+REFINEMENTS = 2
+"""Number of times that the members of two parts move to the part whose model suits them better."""
 
 
 @dataclass(frozen=True)
 class RoundTrials:
-    """The trials of one round, with their cost."""
+    """Runs the tests of one round with the clients, and counts their cost."""
 
     run: Run
     cost: Cost = field(default_factory=Cost)
@@ -44,22 +46,24 @@ class RoundTrials:
             if len(members) < least:
                 continue
             own = rows.at(members)
-            found = [self._parted(parting, own, most) for parting in partings]
-            parts = [(members[one], members[two]) for one, two in found if min(len(one), len(two)) >= FEWEST]
+            found = [self._divide(parting, own, most) for parting in partings]
+            parts = [(members[one], members[two]) for one, two in found if min(len(one), len(two)) >= MIN_PART_SIZE]
             if parts:
                 candidates.append(self._candidate(view, rows, k, members, parts))
+        for _ in range(REFINEMENTS):
+            candidates = self._refined(view, models, rows, candidates)
         return list(self._compare(view, models, candidates, level))
 
     def merge_tests(self, view: View, level: float) -> Sequence[tuple[tuple[int, int], SplitTest]]:
         """Return the test of every pair of nearest clusters that have enough members with two samples.
 
-        The common model is the mean of both models with what all members make of it; the models of the parts are the
-        same mean with what the members of one cluster make of it.
+        The common model is the mean of both models plus the mean update of all members; the models of the parts are the
+        same mean plus the mean update of one cluster's members.
         """
         like = view.clusters.all_models()
         vectors = flat(like).double().cpu()
-        counts = torch.bincount(self._own(view)[torch.from_numpy(self._able(view))], minlength=view.K)
-        pairs = nearest_pairs(vectors, [k for k in range(view.K) if counts[k] >= FEWEST])
+        counts = torch.bincount(self._own(view)[torch.from_numpy(self._testable(view))], minlength=view.K)
+        pairs = nearest_pairs(vectors, [k for k in range(view.K) if counts[k] >= MIN_PART_SIZE])
         if not pairs:
             return []
         means = torch.stack([vectors[list(pair)].mean(dim=0) for pair in pairs])
@@ -70,56 +74,87 @@ class RoundTrials:
         candidates = []
         for row, (one, two) in enumerate(pairs):
             parts = (rows.among(view.members(one)), rows.among(view.members(two)))
-            if min(map(len, parts)) >= FEWEST:
+            if min(map(len, parts)) >= MIN_PART_SIZE:
                 candidates.append(self._candidate(view, rows, row, np.concatenate(parts), [parts]))
         tests = [(pairs[test.cluster], test) for test in self._compare(view, models, candidates, level)]
         return [(pair, replace(test, cluster=pair[0], change=f"{pair[1]} apart from it")) for pair, test in tests]
 
     def body_test(self, view: View, level: float) -> SplitTest | None:
-        """Return the test of bodies of the clusters' own; None if fewer than two clients answered.
+        """Return the test of separate bodies for the clusters; None if fewer than two clients answered.
 
-        The heads are what their cluster's members make of them; the body is what everybody makes of it, or what the
-        members of the cluster make of it.
+        Each head gets the mean update of its cluster's members. The body gets the mean update of all clients, or that
+        of the cluster's members.
         """
         like = view.clusters.all_models()
         rows = self._updates(view, Clusters(like, view.K), torch.arange(view.K))
         parts = [rows.among(view.members(k)) for k in range(view.K)]
         heard = np.concatenate(parts)
-        if len(heard) < FEWEST:
+        if len(heard) < MIN_PART_SIZE:
             return None
-        everybody = self._mean(view, rows, heard)
+        members = self._mean(view, rows, heard)
         of_body = flat({name: torch.full_like(p[:1], name in view.clusters.shared) for name, p in like.items()})[0] > 0
         vectors, slots = [], torch.zeros(len(view.answered), 2, dtype=torch.int64)
         for k, (start, places) in enumerate(zip(flat(like).double().cpu(), parts, strict=True)):
             slots[torch.from_numpy(places)] = torch.tensor([2 * k, 2 * k + 1])
             own = self._mean(view, rows, places) if len(places) else torch.zeros_like(start)
-            vectors += [start + torch.where(of_body.cpu(), everybody, own), start + own]
+            vectors += [start + torch.where(of_body.cpu(), members, own), start + own]
         models = Clusters(_models(torch.stack(vectors), like), len(vectors))
-        losses = self._asked(HalfLosses(self.run.seed), view, models, slots, heard, {})
-        return self._test(view, losses, 0, parts, 1, level, "bodies of the clusters' own")
+        losses = self._ask(HalfLosses(self.run.seed), view, models, slots, heard, {})
+        return self._test(view, losses, 0, parts, 1, level, "separate bodies")
+
+    def _refined(self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+        """Move every member to the part whose model has the lowest loss on the half of its samples that trained it.
+
+        Updates of a few samples are noisy, and losses place such members better. The other half stays untouched.
+        """
+        if not candidates:
+            return []
+        params, firsts = self._part_models(models, candidates)
+        ways = max(len(one.parts) for one in candidates)
+        slots = torch.zeros(len(view.answered), 2 * ways, dtype=torch.int64)
+        for one, first in zip(candidates, firsts, strict=True):
+            for way in range(ways):
+                sent = first + 1 + 2 * min(way, len(one.parts) - 1)
+                slots[torch.from_numpy(one.members), 2 * way : 2 * way + 2] = torch.tensor([sent, sent + 1])
+        places = np.concatenate([one.members for one in candidates])
+        losses = self._ask(HalfLosses(self.run.seed, on_trained=True), view, params, slots, places, {})
+        found = []
+        for one in candidates:
+            heard = losses.among(one.members)
+            if len(heard) < 2 * MIN_PART_SIZE:
+                found.append(one)
+                continue
+            own = losses.at(heard)["losses"].numpy()
+            nearer = [own[:, 2 * way] <= own[:, 2 * way + 1] for way in range(len(one.parts))]
+            parts = [
+                (heard[first], heard[~first]) if MIN_PART_SIZE <= first.sum() <= len(first) - MIN_PART_SIZE else before
+                for first, before in zip(nearer, one.parts, strict=True)
+            ]
+            found.append(self._candidate(view, rows, one.model, one.members, parts))
+        return found
 
     def _own(self, view: View) -> Tensor:
         """Return the cluster of each client that answered, (a,)."""
         return view.choice[torch.from_numpy(view.answered)]
 
-    def _able(self, view: View) -> Positions:
-        """Return the places of the clients that answered, have a cluster and at least two samples."""
+    def _testable(self, view: View) -> Positions:
+        """Return the indices of the clients that answered, have a cluster and at least two samples."""
         return np.flatnonzero((self.run.federation.sizes[view.answered] >= 2) & (self._own(view) >= 0).numpy())
 
     def _updates(self, view: View, models: Clusters, slots: Tensor) -> _Rows:
         """Ask for updates of these models on the first half of the samples.
 
-        `slots` (K,) says which model the members of each cluster train; those with -1 are not asked.
+        `slots` (K,) is the model that the members of each cluster train; clusters with -1 are not asked.
         """
         run, tiers = self.run, self.run.tiers
         sent = slots[self._own(view)]
-        places = np.array([place for place in self._able(view) if sent[place] >= 0], dtype=np.int64)
-        task = HalfUpdate(tiers.local.prolonged(LONGER), run.seed, tiers.distance)
+        places = np.array([place for place in self._testable(view) if sent[place] >= 0], dtype=np.int64)
+        task = HalfUpdate(tiers.local.prolonged(TRIAL_LENGTH), run.seed, tiers.distance)
         scalars = {"lr": tiers.local.rate(view.round, run.rounds)}
-        return self._asked(task, view, models, sent[:, None], places, scalars)
+        return self._ask(task, view, models, sent[:, None], places, scalars)
 
     def _mean(self, view: View, rows: _Rows, places: Positions) -> Tensor:
-        """Return the mean change (P,) of clients at these places, weighted by samples."""
+        """Return the mean update (P,) of the clients at these indices, weighted by samples."""
         mass = torch.from_numpy(self.run.federation.sizes[view.answered[places]]).double()
         return (rows.at(places)["change"].double() * mass[:, None]).sum(dim=0) / mass.sum()
 
@@ -127,48 +162,54 @@ class RoundTrials:
         self, view: View, rows: _Rows, model: int, members: Positions, parts: Sequence[tuple[Positions, Positions]]
     ) -> _Candidate:
         changes = [self._mean(view, rows, places) for places in (members, *(part for pair in parts for part in pair))]
-        return _Candidate(model, parts, torch.stack(changes))
+        return _Candidate(model, members, parts, torch.stack(changes))
 
-    def _parted(self, parting: Parting, rows: Params, most: int) -> tuple[Positions, Positions]:
-        """Part the members of one cluster; of more than `most` some are parted, and the others join the nearer part."""
+    def _part_models(self, models: Clusters, candidates: Sequence[_Candidate]) -> tuple[Clusters, Sequence[int]]:
+        """Return the models of all candidates one after the other, and the place of each candidate's first one.
+
+        For each candidate the common model comes first, then two for each parting.
+        """
+        counts = [len(one.changes) for one in candidates]
+        start = torch.tensor([one.model for one in candidates for _ in one.changes])
+        moved = unflat(torch.cat([one.changes for one in candidates]), models.params)
+        params = {name: (p[start].double() + moved[name]).to(p) for name, p in models.params.items()}
+        return Clusters(params, sum(counts)), [sum(counts[:place]) for place in range(len(counts))]
+
+    def _divide(self, parting: Parting, rows: Params, most: int) -> tuple[Positions, Positions]:
+        """Divide the members of one cluster; of more than `most`, only some are compared and the others join later."""
         distance = self.run.tiers.distance
         assert distance is not None, "checked when the method is built"
         named = rows | {"own_change": rows["change"]}
-        everybody = np.arange(len(rows["change"]))
-        if len(everybody) <= most:
-            return parted(parting, distance, named)
-        some = np.linspace(0, len(everybody) - 1, most).astype(np.int64)  # members come in the order of their hashes
-        first, second = parted(parting, distance, _rows_at(named, some))
-        both = with_the_rest(
-            (some[first], some[second]), everybody, lambda places: distance.server_pairwise(_rows_at(named, places))
+        members = np.arange(len(rows["change"]))
+        if len(members) <= most:
+            return bipartition_by(parting, distance, named)
+        some = np.linspace(0, len(members) - 1, most).astype(np.int64)  # members are in the order of their hashes
+        first, second = bipartition_by(parting, distance, _rows_at(named, some))
+        both = assign_to_nearest_part(
+            (some[first], some[second]), members, lambda places: distance.server_pairwise(_rows_at(named, places))
         )
         return both[0], both[1]
 
     def _compare(
         self, view: View, models: Clusters, candidates: Sequence[_Candidate], level: float
     ) -> Iterator[SplitTest]:
-        """Ask for the losses of the common and both parts' models on the other half of the samples.
+        """Yield the tests of candidates, from losses of the common model and of the parts' models on the other half.
 
-        The models of all candidates stand one after the other: for each the common one, then two for each parting. A
-        client is sent the common model and, for each parting, that of its own part.
+        A client receives the common model and, for each parting, the model of its own part.
         """
         if not candidates:
             return
+        params, firsts = self._part_models(models, candidates)
         ways = max(len(one.parts) for one in candidates)
         slots = torch.zeros(len(view.answered), 1 + ways, dtype=torch.int64)
-        first = 0
-        for one in candidates:
+        for one, first in zip(candidates, firsts, strict=True):
             for way in range(ways):
                 for part, places in enumerate(one.parts[min(way, len(one.parts) - 1)]):
                     at = torch.from_numpy(places)
                     slots[at, 0] = first
                     slots[at, 1 + way] = first + 1 + 2 * min(way, len(one.parts) - 1) + part
-            first += len(one.changes)
-        start = torch.tensor([one.model for one in candidates for _ in one.changes])
-        moved = unflat(torch.cat([one.changes for one in candidates]), models.params)
-        params = {name: (p[start].double() + moved[name]).to(p) for name, p in models.params.items()}
         places = np.concatenate([part for one in candidates for part in one.parts[0]])
-        losses = self._asked(HalfLosses(self.run.seed), view, Clusters(params, first), slots, places, {})
+        losses = self._ask(HalfLosses(self.run.seed), view, params, slots, places, {})
         for one in candidates:
             tests = [self._test(view, losses, one.model, parts, 1 + way, level) for way, parts in enumerate(one.parts)]
             yield from sorted((test for test in tests if test is not None), key=lambda test: test.p)[:1]
@@ -183,15 +224,15 @@ class RoundTrials:
         level: float,
         change: str = "a split",
     ) -> SplitTest | None:
-        """Return the test of column 0 of the losses against another one; None with fewer than two clients."""
-        heard = rows.among(np.concatenate(parts))  # the losses of the others are not finite
-        if len(heard) < FEWEST:
+        """Return the test of column 0 of the losses against another column; None with fewer than two clients."""
+        heard = rows.among(np.concatenate(parts))  # clients without a row had infinite losses
+        if len(heard) < MIN_PART_SIZE:
             return None
         losses: Floats = rows.at(heard)["losses"].numpy()[:, [0, column]]
         samples = (self.run.federation.sizes[view.answered[heard]] // 2).astype(np.float64)
         return split_test(cluster, parts, losses, samples, level, change)
 
-    def _asked(
+    def _ask(
         self,
         task: HalfUpdate | HalfLosses,
         view: View,
@@ -200,7 +241,7 @@ class RoundTrials:
         places: Positions,
         scalars: Mapping[str, float],
     ) -> _Rows:
-        """Return the rows of the members at these places, by place; `slots` has a row for all that answered."""
+        """Ask the clients at these indices and return their rows; `slots` has a row for all clients that answered."""
         if not len(places):
             return _Rows({}, {})
         positions = np.sort(view.answered[places])
@@ -215,30 +256,32 @@ class RoundTrials:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A model that may be replaced by one for each of two parts."""
+    """A model that one model for each of two parts may replace."""
 
     model: int
     """Number of the common model."""
+    members: Positions
+    """Its members, as places in `View.answered`."""
     parts: Sequence[tuple[Positions, Positions]]
-    """Both parts in each parting, as places in `View.answered`."""
+    """Both parts in each parting, as indices of `View.answered`."""
     changes: Tensor
-    """(1 + 2 partings, P) mean change of all members, then of each part of each parting."""
+    """(1 + 2 partings, P) mean update of all members, then of each part of each parting."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of replies."""
+    """Rows of replies, by client."""
 
     places: Mapping[int, int]
-    """The row of each place in `View.answered`."""
+    """Row number of each client, by its index in `View.answered`."""
     rows: Params
 
     def among(self, places: Positions) -> Positions:
-        """Return those of these places that have a row."""
+        """Return those of these indices that have a row."""
         return np.array([place for place in places if int(place) in self.places], dtype=np.int64)
 
     def at(self, places: Sequence[int] | Positions) -> Params:
-        """Return the rows of clients at these places."""
+        """Return the rows of the clients at these indices."""
         return _rows_at(self.rows, np.array([self.places[int(place)] for place in places], dtype=np.int64))
 
 
@@ -247,12 +290,12 @@ def _rows_at(rows: Params, places: Positions) -> Params:
 
 
 def _models(vectors: Tensor, like: Params) -> Params:
-    """Return the models of which these are the vectors, in the dtypes and on the devices of others."""
+    """Return the models with these vectors, in the dtypes and on the devices of `like`."""
     return {name: p.to(like[name]) for name, p in unflat(vectors, like).items()}
 
 
 def nearest_pairs(vectors: Tensor, among: Sequence[int]) -> list[tuple[int, int]]:
-    """Return disjoint pairs of these rows of (K, P), ascending: the nearest two, then the nearest of the others."""
+    """Return disjoint pairs of these rows of (K, P), ascending: the nearest two, then the nearest of the rest, etc."""
     apart = torch.cdist(vectors, vectors)
     every = sorted((float(apart[one, two]), one, two) for one in among for two in among if one < two)
     pairs: list[tuple[int, int]] = []

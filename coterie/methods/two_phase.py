@@ -1,15 +1,15 @@
-"""Two phases: moment descent for coarse models, then FedX-clustering. (Su, Xu, Yang 2022)
+"""Two phases: moment descent gives coarse models, then FedX-clustering refines them. (Su, Xu, Yang 2022)
 
 paper          here
-phase 1        init=moment-descent and its options (see methods/moment_descent.py); init=random leaves it out
+phase 1        init=moment-descent and its options (see methods/moment_descent.py); init=random skips it
 theta_t        clusters.params                      eta  lr (auto: 0.9 / max_i |X_i|^2 / n_i)     s  local_steps
 z_it, eq. (8)  the cluster of least squared error   w_i = n_i / N  averaging=all, client_weight=samples
-lambda_it      one cluster, eq. (8); with soft the lambda that also pays for its entropy
+lambda_it      one cluster, eq. (8); with soft, the weights that also minimise an entropy term
 FedAvg-based   phase2=fedavg: s gradient steps      FedProx-based  phase2=fedprox: one proximal step of length eta
 
-With averaging=all a cluster moves at the pace of its share of the data, as in the paper; averaging=members is IFCA's
-option II, which is faster and is less often stuck from a random start. refit (ours) ends with the least squares of each
-cluster's samples, which averages of s > 1 steps only come near.
+With averaging=all, as in the paper, the progress of a cluster depends on its share of the data; averaging=members is
+IFCA's option II, which is faster and less often stuck after a random start. refit (ours) ends with the least-squares
+solution of each cluster's samples, which averages of s > 1 steps only approach.
 """
 
 from __future__ import annotations
@@ -33,19 +33,25 @@ from coterie.tiers.composition import Tiers
 @register("two-phase")
 @dataclass(frozen=True, kw_only=True)
 class TwoPhase(RefitSettings, TieredMethod):
-    """Moment descent, then each client joins the model of least loss and refines it; theta <- sum (n_i / N) theta_i."""
+    """Moment descent makes coarse models; then each client joins the model of lowest loss and refines it.
 
-    clusters: int | Auto = option(2, "number of clusters (K); auto: as many as moment descent finds", low=1)
+    z_i = argmin_j F_i(theta_j); local steps on theta_{z_i}; theta <- sum (n_i / N) theta_i.
+    """
+
+    clusters: int | Auto = option(2, "number of clusters (K); auto: the number that moment descent finds", low=1)
     local: LocalTraining = FullBatch(steps=5, lr=AUTO)
     init: Initializer = MomentDescent()
-    phase2: Literal["fedavg", "fedprox"] = option("fedavg", "local work: gradient steps, or one proximal step")
+    phase2: Literal["fedavg", "fedprox"] = option(
+        "fedavg", "local training: gradient steps (fedavg), or one proximal step (fedprox)"
+    )
     soft: float | None = option(
         None,
-        "temperature: a client trains every model, weighted by exp(-mean loss / temperature); by default only its best",
+        "temperature: a client trains every model, weighted by exp(-mean loss / temperature); by default it trains "
+        "only its best model",
         above=0,
     )
 
-    summary: ClassVar[str] = "coarse models by moment descent, then clients join and refine them"
+    summary: ClassVar[str] = "coarse models by moment descent, which clients then join and refine"
     citation: ClassVar[str] = "Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression, 2022"
     twin: ClassVar[str | None] = "fedavg"
     refuses: ClassVar[frozenset[str]] = frozenset({"exchange", "shared"})
@@ -56,12 +62,15 @@ class TwoPhase(RefitSettings, TieredMethod):
         return Averaging(over="all", client_weight="samples")
 
     def for_learner(self, learner: Learner) -> Method:
-        """With phase2=fedprox: argmin of L_i(theta) + |theta - theta_t|^2 / (2 eta), solved for linear models."""
+        """Return the method for this learner, with the proximal step of phase2=fedprox.
+
+        The step is argmin of L_i(theta) + |theta - theta_t|^2 / (2 eta), which is solved exactly for linear models.
+        """
         if self.phase2 == "fedavg":
             return super().for_learner(learner)
         if isinstance(learner, Linear):
             return replace(self, local=ProximalStep(lr=self.local.lr, schedule=self.local.schedule))
-        # s steps of length lr go about as far as one proximal step of s times the length
+        # s steps of length lr move about as far as one proximal step of s times the length
         steps = self.local.steps if isinstance(self.local, FullBatch | MiniBatch) else None
         lr = FIXED_RATE if self.local.lr == AUTO else self.local.lr
         return replace(self, local=replace(self.local, lr=lr, prox=1 / (lr * (steps or 1))))

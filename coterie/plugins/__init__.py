@@ -1,1 +1,1 @@
-"""Plugins: files and packages of users that register methods, tier members, tasks, callbacks or scenarios."""
+"""Plugins: Python files and packages that register user-defined methods, tasks, callbacks, scenarios and more."""

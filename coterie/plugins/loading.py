@@ -1,8 +1,11 @@
-"""Plugins: Python files or installed packages that register methods, tier members, tasks, callbacks or scenarios.
+"""Load plugins: Python files or installed packages that extend Coterie.
 
-A plugin is imported once; what it registers with `coterie.register` is then known by name everywhere. Three ways lead
-to one: `load_plugin("my_method.py")` or `--plugin my_method.py`; the environment variable `COTERIE_PLUGINS`, which
-worker processes inherit; and the entry-point group `coterie.plugins` of an installed package.
+A plugin registers methods, tier members, tasks, callbacks or scenarios with `coterie.register`; afterwards they can be
+used by name everywhere. A plugin is imported once. There are three ways to load one:
+
+- `load_plugin("my_method.py")`, or `--plugin my_method.py` on the command line;
+- the environment variable `COTERIE_PLUGINS`, which worker processes inherit;
+- the entry-point group `coterie.plugins` of an installed package.
 """
 
 from __future__ import annotations
@@ -24,24 +27,35 @@ GROUP = "coterie.plugins"
 FROM_FILE = "coterie_plugin_"
 """Prefix of the module names of plugin files."""
 VARIABLE = "COTERIE_PLUGINS"
-"""Environment variable with the paths of plugin files, separated as in PATH."""
+"""Environment variable that lists the paths of plugin files, separated as in PATH."""
 
 
 def load_plugin(plugin: str | Path) -> ModuleType:
-    """Import a plugin, so that what it registers is known, here and in worker processes.
+    """Import a plugin, so that everything it registers can be used by name, in this process and in worker processes.
 
     Args:
-        plugin: Path of a Python file, or the name of an importable module.
+        plugin: Path of a Python file, or name of an importable module.
+
+    Returns:
+        The imported module.
 
     Raises:
-        ConfigError: if there is no such file or module, or importing it fails.
+        ConfigError: if the file or module does not exist, or importing it fails.
+
+    Example:
+        >>> import coterie
+        >>> module = coterie.load_plugin("my_method.py")  # doctest: +SKIP
+        >>> coterie.fit(data, "my-method")  # doctest: +SKIP
     """
     path = Path(plugin)
     if path.suffix != ".py":
         try:
             return import_module(str(plugin))
         except ImportError as error:
-            raise ConfigError(f"plugin {shown(str(plugin))} is neither a Python file nor a module ({error})") from error
+            raise ConfigError(
+                f"plugin {shown(str(plugin))} is neither a Python file nor an importable module ({error}): give the "
+                "path of a .py file or the name of an installed module"
+            ) from error
     path = path.resolve()
     known = [each for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
     module = _from_file(path)
@@ -64,13 +78,15 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise ConfigError(f"plugin {shown(str(path))} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"plugin {shown(str(path))} cannot be imported ({type(error).__name__}: {error}): correct the file"
+        ) from error
     return module
 
 
 @cache
 def load_installed() -> None:
-    """Import the plugins that installed packages declare and those that `COTERIE_PLUGINS` names; once per process."""
+    """Import the plugins of installed packages and those listed in `COTERIE_PLUGINS`; once per process."""
     for path in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         load_plugin(path)
     for entry in entry_points(group=GROUP):
@@ -78,12 +94,13 @@ def load_installed() -> None:
             entry.load()
         except Exception as error:
             raise ConfigError(
-                f"the installed plugin {entry.name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
+                f"the installed plugin {entry.name} ({entry.value}) cannot be imported "
+                f"({type(error).__name__}: {error}): update or uninstall its package"
             ) from error
 
 
 def knows(family: type[Registered], name: object) -> bool:
-    """Return whether a family has a member of this name, after a look into installed plugins if need be."""
+    """Return whether a family has a member of this name; unknown names cause installed plugins to be loaded first."""
     if name not in family.members:
         load_installed()
     return name in family.members

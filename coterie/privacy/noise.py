@@ -37,7 +37,7 @@ class Keyed:
     seed: int
 
     def uniforms(self, round_: int, hashes: Words) -> Floats:
-        return _between(keys_for_clients(self.seed, Purpose.SAID, round_, hashes))
+        return _between(keys_for_clients(self.seed, Purpose.ASSIGNMENT_NOISE, round_, hashes))
 
     def normals(self, round_: int, hashes: Words, width: int) -> Floats:
         keys = keys_for_clients(self.seed, Purpose.NOISE, round_, hashes)

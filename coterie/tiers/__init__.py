@@ -1,7 +1,8 @@
-"""The four choices that make a clustered method: objective, assignment, procedure, distance. (Guo, Tang, Lin 2025)
+"""The four choices that define a clustered method: objective, assignment, procedure, distance. (Guo, Tang, Lin 2025)
 
-A member's methods start with the side they run on: `client_` next to the data, `server_` without it. A member of your
-own derives from `Objective`, `AssignmentRule`, `ProcedureStep` or `Distance` and is made known by `coterie.register`.
+The name of a member's method starts with the side it runs on: `client_` next to the data, `server_` without it. To add
+a member, derive from `Objective`, `AssignmentRule`, `ProcedureStep` or `Distance` and decorate it with
+`coterie.register`.
 """
 
 from coterie.tiers.assignment import (

@@ -1,4 +1,4 @@
-"""A method as the round sees it: a member of each tier, and the few parts that are not tiers but every method has."""
+"""The composition of a tiered method: one member of each tier, and the settings that every method has."""
 
 from __future__ import annotations
 
@@ -21,78 +21,82 @@ from coterie.tiers.procedure import Procedure
 
 Exchange = Literal["model", "gradient"]
 HALF_STEPS = 50
-"""Local steps by which a client describes each half of its samples."""
-SUMMED = (
+"""Number of local steps in the description of each half of a client's samples."""
+ONLY_SUMMED = (
     "the change of the models it trained and its training loss; only sums over clients are used, so secure aggregation "
     "could hide them"
 )
-"""What the server sees of a client's training where it is only added up."""
-ROW_BY_ROW = (
-    "its training loss, and its change of what all clusters share, which are only added up; its own change or model is "
-    "sent by itself (below), which secure aggregation could not hide"
+"""What the server sees of a client's training if it only adds updates."""
+SENT_SEPARATELY = (
+    "its training loss, and its update of the parameters that all clusters share, both of which are only summed; its "
+    "own update or model is sent separately (below), which secure aggregation could not hide"
 )
-"""The same where every client's own work is sent."""
+"""What the server sees of a client's training if every client's update or model is sent separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tiers:
-    """Everything that a round needs to know of a method."""
+    """The parts of a method that its rounds depend on."""
 
     objective: Objective = field(default_factory=Conditional)
     """Tier 1: how well a cluster explains a sample."""
     assignment: AssignmentRule
-    """Tier 2: how clients are given to clusters, and what they do in a round."""
+    """Tier 2: how clients are assigned to clusters, and what they compute in a round."""
     procedure: Procedure = field(default_factory=Procedure)
-    """Tier 3: when the number of clusters changes."""
+    """Tier 3: when and how the number of clusters changes."""
     distance: Distance | None = None
     """Tier 4: how far apart two clients are."""
     K: int | None = None
-    """Number of clusters at first; None: the initializer finds it."""
+    """Initial number of clusters; None if the initializer finds it."""
     local: LocalTraining = field(default_factory=FullBatch)
-    averaging: Averaging = field(default_factory=Averaging)
+    """Local training of the clients in a round."""
     server: ServerOptimizer = field(default_factory=ServerSGD)
+    averaging: Averaging = field(default_factory=Averaging)
+    """How the server combines the clients' updates."""
+    server: ServerOptimizer = field(default_factory=ServerSGD)
+    """Optimizer that applies the combined updates."""
     exchange: Exchange = "model"
-    """Whether clients send the change of their model or one gradient."""
+    """Whether clients send the update of their model or a single gradient."""
     restarts: int = 1
-    """Independent random initialisations; the one with the least training loss wins."""
+    """Number of independent random initialisations; the one with the lowest training loss is kept."""
     shared: tuple[str, ...] = ()
-    """Parameters whose names start with one of these are common to all clusters."""
+    """Prefixes of the names of parameters that all clusters share."""
     overall: bool = False
-    """Whether all clients train one more model, to which the proximal term pulls the clusters' models."""
+    """Whether all clients also train one overall model, towards which the proximal term pulls the clusters' models."""
     onboards: bool = False
-    """Whether a client sends a description of itself before it first trains, by which it is assigned."""
+    """Whether a client describes itself before it first trains, so that the server can assign it."""
     tree: bool = False
-    """Whether the server keeps all splits, for newcomers to descend."""
+    """Whether the server records all splits, so that newcomers can descend the tree."""
     stable_after: int | None = None
-    """A client whose cluster has not changed in this many rounds is sent only its own model."""
+    """Number of rounds without a change of cluster after which a client receives only its own model."""
     resample: bool = False
-    """Whether each round uses fresh samples: some to choose a cluster, others to train."""
+    """Whether each round uses fresh samples: one part to choose a cluster, another to train."""
     refit: bool = False
-    """Whether one exchange after the last round solves each cluster's least squares."""
+    """Whether a final exchange after the last round solves each cluster's least-squares problem."""
     privacy: Privacy | None = None
-    """How single clients are hidden; None: they are not."""
+    """Protection of single clients by differential privacy; None for no protection."""
 
     def check(self, name: str) -> None:
-        """Refuse combinations that no round can carry out; `name` is the method's.
+        """Check that a round can carry out this composition; `name` is the name of the method.
 
         Raises:
-            ConfigError: with a sentence that says what to change.
+            ConfigError: if it cannot; the message says what to change.
         """
         if self.restarts > 1 and self.assignment.assigned:
             raise ConfigError(
-                f"{name}: restarts={self.restarts} has no effect where the groups are given: leave it at 1"
+                f"{name}: restarts={self.restarts} has no effect because the groups are given: leave it at 1"
             )
         if self.exchange == "gradient" and not self.local.single_step:
             raise ConfigError(
-                "exchange=gradient sends the gradient of one step: set local_steps=1 (or exchange=model for more)"
+                "exchange=gradient sends the gradient of one step: set local_steps=1, or use exchange=model for more"
             )
         if self.exchange == "gradient" and not self.local.optimizer.plain:
             raise ConfigError(
-                f"exchange=gradient sends the gradient itself, without the optimizer {self.local.optimizer.name}: use "
+                f"exchange=gradient sends the plain gradient and cannot use optimizer {self.local.optimizer.name}: use "
                 "exchange=model, or SGD without momentum and weight decay"
             )
         if self.exchange == "gradient" and self.local.prox:
-            raise ConfigError("exchange=gradient has no local model for a proximal term to hold: use exchange=model")
+            raise ConfigError("exchange=gradient has no local model for a proximal term to act on: use exchange=model")
 
     @property
     def adapts(self) -> bool:
@@ -101,22 +105,22 @@ class Tiers:
 
     @property
     def sends_each_change(self) -> bool:
-        """Whether every client's change is sent by itself, and not only in a sum."""
+        """Whether every client's update is sent separately, and not only as part of a sum."""
         by_updates = self.distance is not None and self.distance.needs == "updates"
         return by_updates or self.averaging.robust or any(step.splits for step in self.procedure.steps)
 
     @property
     def sends_choice(self) -> bool:
-        """Whether the cluster that a client works on follows from its data."""
+        """Whether the cluster that a client reports depends on its data."""
         return not self.assignment.assigned and ((self.K or 1) > 1 or self.adapts)
 
     def decided(self, K: int | None = None, lr: float | None = None) -> Tiers:
-        """Return the same with what the initialisation has decided."""
+        """Return the composition with the number of clusters and the learning rate that the initialisation chose."""
         local = self.local if lr is None else replace(self.local, lr=lr)
         return replace(self, K=self.K if K is None else K, local=local)
 
     def task(self, seed: int, rounds: int) -> LocalRound:
-        """Return the task of a round."""
+        """Return the task of one round."""
         return LocalRound(
             objective=self.objective,
             assignment=self.assignment,
@@ -131,25 +135,26 @@ class Tiers:
         )
 
     @property
-    def introduces_halves(self) -> bool:
-        """Whether clients describe themselves by halves of their samples, and the server keeps what each told."""
+    def onboards_by_halves(self) -> bool:
+        """Whether clients describe themselves by halves of their samples, and the server keeps each description."""
         return any(step.by_halves for step in self.procedure.steps)
 
-    def introduction(self, seed: int) -> Introduce | IntroduceHalves:
+    def onboarding_task(self, seed: int) -> Introduce | IntroduceHalves:
         """Return the task by which a client describes itself: one epoch on a model that the seed determines.
 
-        By halves it is `HALF_STEPS` steps: a single step from a model that knows nothing tells too little.
+        With halves, clients train `HALF_STEPS` steps instead, because one epoch of a single step from an untrained
+        model carries too little information.
         """
-        if self.introduces_halves:
+        if self.onboards_by_halves:
             return IntroduceHalves(self.local.without_prox(HALF_STEPS), seed)
         return Introduce(self.local.without_prox().one_pass(), seed)
 
     def reveals(self) -> Mapping[str, str]:
-        """Return the rows of all replies of the rounds and what each tells the server about a single client."""
+        """Return the rows of all replies of the rounds, and what each reveals to the server about a client."""
         onboarding = self.distance.reveals if self.onboards and self.distance is not None else {}
         steps = {name: words for step in self.procedure.steps for name, words in step.reveals.items()}
         return self.task(0, 1).reveals() | onboarding | steps
 
     def seen(self) -> str:
-        """Return what the server sees of a client's training besides these rows."""
-        return ROW_BY_ROW if {"change", "model"} & self.reveals().keys() else SUMMED
+        """Return what the server sees of a client's training in addition to these rows."""
+        return SENT_SEPARATELY if {"change", "model"} & self.reveals().keys() else ONLY_SUMMED

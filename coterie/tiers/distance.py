@@ -1,4 +1,4 @@
-"""Tier 4: how far apart two clients are. The base class is in `client/interfaces.py`."""
+"""Tier 4: the distance between two clients. The base class is in `client/interfaces.py`."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from coterie.core.expected import RunFacts, Spec, Specs
 from coterie.core.registry import register
 
 NO_DIRECTION = 1e-12
-"""Eigenvalues of a Gram matrix below this share of the largest are rounding, and their directions arbitrary."""
+"""Eigenvalues of a Gram matrix below this share of the largest are rounding errors with arbitrary directions."""
 
 
 @register("update-cosine")
 @dataclass(frozen=True)
 class UpdateCosine(Distance):
-    """1 - cos of what two clients changed. (CFL)"""
+    """1 - cos of two clients' updates. (CFL)"""
 
     needs: ClassVar[Needs] = "updates"
-    reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
+    reveals: ClassVar[dict[str, str]] = {"change": "the update of the models it trained"}
 
     def server_pairwise(self, rows: Params) -> Floats:
-        return apart_by_angle(rows["own_change"])
+        return cosine_distances(rows["own_change"])
 
 
 @register("prototypes")
 @dataclass(frozen=True)
 class Prototypes(Distance):
-    """1 - cos of the mean features of a class, the largest over classes that both clients have. (HCFL+)
+    """1 - cos of two clients' mean features of a class, the largest over their common classes. (HCFL+)
 
-    Under `cscp` that is all: clients are apart if p(y|x) differs. Under `ascp` the mean feature of all samples counts
-    as well, so that any shift sets clients apart.
+    Under `cscp` nothing else counts: clients are far apart if p(y|x) differs. Under `ascp` the mean feature of all
+    samples also counts, so that any distribution shift separates clients.
     """
 
     principle: Literal["cscp", "ascp"] = "cscp"
     reduce: Literal["max", "mean"] = "max"
-    """Over common classes."""
+    """How the distances of the common classes are combined."""
     weighted: bool = True
     per_class: ClassVar[bool] = True
     needs: ClassVar[Needs] = "features"
@@ -57,7 +57,7 @@ class Prototypes(Distance):
     def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
         assert features is not None, "checked when the method is built"
         z = features.double()
-        one_hot = labels_of(block, classes)
+        one_hot = one_hot_labels(block, classes)
         counts = one_hot.sum(dim=1)
         sums = one_hot.transpose(1, 2) @ z
         means = sums / counts.clamp_min(1)[..., None]
@@ -80,42 +80,41 @@ class Prototypes(Distance):
         by_class = 1 - torch.einsum("acd,bcd->abc", unit, unit)
         both = (counts[:, None] > 0) & (counts[None] > 0)
         if self.reduce == "max":
-            apart = torch.where(both, by_class, 0).amax(dim=2)
+            distances = torch.where(both, by_class, 0).amax(dim=2)
         else:
-            apart = torch.where(both, by_class, 0).sum(dim=2) / both.sum(dim=2).clamp_min(1)
-        found = cleaned(apart)
+            distances = torch.where(both, by_class, 0).sum(dim=2) / both.sum(dim=2).clamp_min(1)
+        found = as_distances(distances)
         if self.principle == "ascp":
-            found = np.maximum(found, apart_by_angle(rows["mean_feature"]))
+            found = np.maximum(found, cosine_distances(rows["mean_feature"]))
         return found
 
 
 @register("parameters")
 @dataclass(frozen=True)
 class Parameters(Distance):
-    """|W_i - W_j|, of what two clients have made of the parameters of their cluster: the whole model, or its head where
-    all clusters share the body.
+    """|W_i - W_j| of two clients' trained parameters: the whole model, or its head if all clusters share the body.
 
-    Both began with the same model, so their changes are as far apart as what they are changes of. It is a length that
-    depends on the model, the step size and the local work, so that a threshold made for another distance says nothing.
+    Members of a cluster start from the same model, so the distance of their updates is that of their parameters. It
+    depends on the model, the step size and the local work; thresholds of other distances do not apply.
     """
 
     needs: ClassVar[Needs] = "updates"
     reveals: ClassVar[dict[str, str]] = {
-        "change": "how it changed the models it trained, and so its model, since the server knows what it began with"
+        "change": "the update of the models it trained, and so its model, since the server knows the initial one"
     }
 
     def server_pairwise(self, rows: Params) -> Floats:
         vectors = rows["own_change"].double()
-        return cleaned(torch.cdist(vectors, vectors), np.inf)
+        return as_distances(torch.cdist(vectors, vectors), np.inf)
 
 
 @register("feature-norm")
 @dataclass(frozen=True)
 class FeatureNorm(Distance):
-    """The difference of the lengths of two clients' mean features, under the body that all clusters share.
+    """Difference of the lengths of two clients' mean features under the body that all clusters share.
 
-    Lengths see how strongly features answer and nothing of their direction, so that clients whose classes are swapped
-    are in one place.
+    A length shows how strongly features respond but not their direction, so clients whose classes are swapped are at
+    distance zero.
     """
 
     weighted: bool = True
@@ -123,7 +122,7 @@ class FeatureNorm(Distance):
     reveals: ClassVar[dict[str, str]] = {"feature_norm": "the length of the mean feature of all its samples"}
 
     def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
-        """Row `feature_norm`, (B, 1)."""
+        """Return the row `feature_norm`, (B, 1)."""
         assert features is not None, "checked when the method is built"
         return {"feature_norm": block.mean(features).double().norm(dim=1, keepdim=True)}
 
@@ -132,17 +131,17 @@ class FeatureNorm(Distance):
 
     def server_pairwise(self, rows: Params) -> Floats:
         lengths = rows["feature_norm"]  # (a, 1)
-        return cleaned((lengths - lengths.T).abs(), np.inf)
+        return as_distances((lengths - lengths.T).abs(), np.inf)
 
 
 @register("label-histogram")
 @dataclass(frozen=True)
 class LabelHistogram(Distance):
-    """Total variation of two clients' shares of the classes, sum_c |p_c - q_c| / 2: what part of one's labels would
-    have to be others for the shares to be equal.
+    """Total variation of two clients' class shares, sum_c |p_c - q_c| / 2; it compares p(y) only.
 
-    It is 1 where no class is common, and follows the shares linearly. Hellinger's distance takes their roots, by which
-    a rare class that one of two small clients lacks by chance counts for much. Only p(y) is seen.
+    This is the part of one client's labels that would have to change to make the shares equal. It is 1 if no class is
+    common, and linear in the shares. The Hellinger distance takes square roots of the shares and would overweight a
+    rare class that one of two small clients lacks by chance.
     """
 
     weighted: bool = True
@@ -150,8 +149,8 @@ class LabelHistogram(Distance):
     reveals: ClassVar[dict[str, str]] = {"class_counts": "how many samples of each class it has"}
 
     def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
-        """Row `class_counts`, (B, C)."""
-        return {"class_counts": labels_of(block, classes).sum(dim=1)}
+        """Return the row `class_counts`, (B, C)."""
+        return {"class_counts": one_hot_labels(block, classes).sum(dim=1)}
 
     def server_expects(self, run: RunFacts) -> Specs:
         return {"class_counts": Spec((run.classes,), low=0, total="samples")}
@@ -159,32 +158,33 @@ class LabelHistogram(Distance):
     def server_pairwise(self, rows: Params) -> Floats:
         counts = rows["class_counts"]  # (a, C)
         shares = counts / counts.sum(dim=1, keepdim=True)
-        return cleaned(torch.cdist(shares, shares, p=1) / 2)
+        return as_distances(torch.cdist(shares, shares, p=1) / 2)
 
 
 @register("principal-angles")
 @dataclass(frozen=True)
 class PrincipalAngles(Distance):
-    """Degrees between the subspaces that hold most of two clients' samples. (PACFL)
+    """Angle in degrees between the subspaces that contain most of two clients' samples. (PACFL)
 
-    Only p(x) counts: clients that label the same inputs in another way are in one place. Class by class, `least` takes
-    the least angle over all pairs of classes, so that a swap of labels is not seen either; `sum` compares like with
-    like, and sees it.
+    Only p(x) counts: clients that label the same inputs differently are at distance zero. With `per_class`, `least` is
+    the smallest angle over all pairs of classes, which does not see swapped labels either; `sum` compares equal classes
+    and does.
     """
 
     p: int = 3
-    """Directions of a subspace; fewer where the samples span fewer."""
+    """Number of directions of a subspace; fewer if the samples span fewer."""
     per_class: bool = False
+    """Whether there is one subspace for each class."""
     angle: Literal["least", "sum"] = "least"
-    """The least principal angle, or the sum of all; class by class the mean of that over the classes of both."""
+    """The least principal angle, or the sum of all; `sum` with `per_class` takes the mean over common classes."""
     needs: ClassVar[Needs] = "inputs"
     reveals: ClassVar[dict[str, str]] = {
-        "subspace": "the leading directions of its samples (of each class, with per_class): the first is nearly their "
-        "mean, and what few samples look like can be read off"
+        "subspace": "the leading directions of its samples (of each class, with per_class): the first is close to "
+        "their mean, and the appearance of few samples can be reconstructed"
     }
 
     def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
-        """Row `subspace`: orthonormal columns for each of G parts, the classes or one, (B, G, d, p)."""
+        """Return the row `subspace`: orthonormal columns for each of G parts (one, or the classes), (B, G, d, p)."""
         found = []
         for x, y, size in zip(block.x.flatten(2), block.y, block.sizes.tolist(), strict=True):
             own, labels = x[:size].double(), y[:size]
@@ -198,20 +198,20 @@ class PrincipalAngles(Distance):
     def server_pairwise(self, rows: Params) -> Floats:
         bases = rows["subspace"].double().cpu()  # (a, G, d, p)
         compare = self._least if self.angle == "least" else self._sum
-        apart = torch.zeros(len(bases), len(bases), dtype=torch.float64)
-        for i in range(len(bases)):  # one client with those after it, which bounds the memory
-            apart[i, i:] = apart[i:, i] = compare(bases[i], bases[i:])
-        return cleaned(apart, 90.0 * self.p)
+        distances = torch.zeros(len(bases), len(bases), dtype=torch.float64)
+        for i in range(len(bases)):  # one client against all later ones, which bounds the memory
+            distances[i, i:] = distances[i:, i] = compare(bases[i], bases[i:])
+        return as_distances(distances, 90.0 * self.p)
 
     def _least(self, one: Tensor, others: Tensor) -> Tensor:
-        """Angles (b,) of bases (G, d, p) and (b, G, d, p): the least over all pairs of parts."""
+        """Return angles (b,) of bases (G, d, p) and (b, G, d, p): the least over all pairs of parts."""
         cosines = torch.linalg.svdvals(torch.einsum("gdp,bhdq->bghpq", one, others))
         return degrees(cosines.flatten(1).amax(dim=1))
 
     def _sum(self, one: Tensor, others: Tensor) -> Tensor:
-        """Angles (b,) of bases (G, d, p) and (b, G, d, p): summed for each part, and the mean over parts of both."""
+        """Return angles (b,) of bases (G, d, p) and (b, G, d, p): the sum for each part, averaged over common parts."""
         cosines = torch.linalg.svdvals(torch.einsum("gdp,bgdq->bgpq", one, others))
-        ranks = torch.minimum(dimensions(one), dimensions(others))  # (b, G): so many angles there are
+        ranks = torch.minimum(dimensions(one), dimensions(others))  # (b, G) number of principal angles
         there = torch.arange(self.p) < ranks[..., None]
         sums = torch.where(there, degrees(cosines), 0.0).sum(dim=2)
         both = (ranks > 0).sum(dim=1)
@@ -224,49 +224,49 @@ class CosineGaps(Distance):
     """Mean difference of two clients' update cosines with every third client. (FedGroup's MADC)"""
 
     needs: ClassVar[Needs] = "updates"
-    reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
+    reveals: ClassVar[dict[str, str]] = {"change": "the update of the models it trained"}
 
     def server_pairwise(self, rows: Params) -> Floats:
-        cosines = 1 - torch.from_numpy(apart_by_angle(rows["own_change"]))
-        # z = i and z = j add |1 - cos| each to the sum over all z
+        cosines = 1 - torch.from_numpy(cosine_distances(rows["own_change"]))
+        # the terms z = i and z = j each add |1 - cos| to the sum over all z
         gaps = torch.cdist(cosines, cosines, p=1) - 2 * (1 - cosines)
-        return cleaned(gaps / max(1, len(cosines) - 2))
+        return as_distances(gaps / max(1, len(cosines) - 2))
 
 
 @register("anchor-cosine")
 @dataclass(frozen=True)
 class AnchorCosine(Distance):
-    """1 - cos of what one epoch of two clients makes of the same frozen model, told once. (StoCFL)
+    """1 - cos of two clients' updates after one epoch on the same frozen model, which each client sends once. (StoCFL)
 
-    Vectors of different rounds can be compared, which those of models in training cannot.
+    Such vectors can be compared across rounds; updates of models that are being trained cannot.
     """
 
     needs: ClassVar[Needs] = "anchor"
-    reveals: ClassVar[dict[str, str]] = {"anchor": "how one epoch of its own changes a model that nobody trains, once"}
+    reveals: ClassVar[dict[str, str]] = {"anchor": "the update of a frozen model by one epoch, sent once"}
 
     def server_pairwise(self, rows: Params) -> Floats:
-        return apart_by_angle(rows["anchor"])
+        return cosine_distances(rows["anchor"])
 
 
-def labels_of(block: Block, classes: int | None) -> Tensor:
-    """(B, n, C) in float64: 1 for the class of each sample, 0 for padding."""
+def one_hot_labels(block: Block, classes: int | None) -> Tensor:
+    """Return one-hot labels (B, n, C) in float64, zeros for padding."""
     one_hot = torch.nn.functional.one_hot(block.y, classes or 0).double()
     return one_hot if block.mask is None else one_hot * block.mask[..., None]
 
 
 def decomposed_cosines(updates: Tensor, K: int) -> Tensor:
-    """Cosines (n, K) of updates (n, P) with their K leading directions, K at most n. (FedGroup's EDC)
+    """Return the cosines (n, K) of updates (n, P) with their K leading directions, K at most n. (FedGroup's EDC)
 
-    Clients become points, which k-means needs and pairwise distances are not; so this is no member of the tier.
+    This turns clients into points for k-means. It does not give pairwise distances and so is not a member of the tier.
     """
     directions = leading_directions(updates.double(), K)
     return torch.nn.functional.normalize(updates.double(), dim=1) @ directions
 
 
 def leading_directions(x: Tensor, p: int) -> Tensor:
-    """The first p left singular vectors of the matrix with columns x (n, d), (d, p); zeros where its rank is less.
+    """Return the first p left singular vectors (d, p) of the matrix with columns x (n, d); zeros beyond its rank.
 
-    By the smaller Gram matrix, which for images is 2 to 10 times faster than a decomposition of x itself.
+    Uses the smaller Gram matrix, which for images is 2 to 10 times faster than a decomposition of x itself.
     """
     wide = len(x) < x.shape[1]
     values, vectors = torch.linalg.eigh(x @ x.T if wide else x.T @ x)  # ascending
@@ -277,24 +277,24 @@ def leading_directions(x: Tensor, p: int) -> Tensor:
 
 
 def dimensions(bases: Tensor) -> Tensor:
-    """How many columns of (..., d, p) are directions and no zeros, (...)."""
+    """Return the number of nonzero columns of (..., d, p), (...)."""
     return (bases != 0).any(dim=-2).sum(dim=-1)
 
 
 def degrees(cosines: Tensor) -> Tensor:
-    """Angles of cosines, those that rounding has put above 1 included."""
+    """Return the angles of cosines in degrees; cosines above 1 from rounding count as 1."""
     return torch.rad2deg(torch.arccos(cosines.clamp(0, 1)))
 
 
-def apart_by_angle(vectors: Tensor) -> Floats:
-    """1 - cos between rows (a, P); a row of zeros is at 1 from everything."""
+def cosine_distances(vectors: Tensor) -> Floats:
+    """Return 1 - cos between rows (a, P); a row of zeros has distance 1 from all others."""
     unit = torch.nn.functional.normalize(vectors.double(), dim=1)
-    return cleaned(1 - unit @ unit.T)
+    return as_distances(1 - unit @ unit.T)
 
 
-def cleaned(apart: Tensor, most: float = 2.0) -> Floats:
-    """Symmetric, within [0, most], with an exact zero diagonal."""
-    found: Floats = apart.double().cpu().numpy()
+def as_distances(distances: Tensor, most: float = 2.0) -> Floats:
+    """Return the matrix made symmetric, within [0, most], with an exact zero diagonal."""
+    found: Floats = distances.double().cpu().numpy()
     found = np.clip((found + found.T) / 2, 0, most)
     np.fill_diagonal(found, 0)
     return found

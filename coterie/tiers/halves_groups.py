@@ -1,4 +1,4 @@
-"""Groups of clients by the directions in which halves of their samples change one frozen model."""
+"""Group clients by the updates that halves of their samples make to one frozen model."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ import numpy.typing as npt
 from coterie.core.registry import register
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
-from coterie.tiers.landmarks import MOST, Floats, drawn
+from coterie.tiers.landmarks import MAX_COMPARED, Floats, lowest_keys
 from coterie.tiers.procedure import ProcedureStep
-from coterie.tiers.split_test import RATE, SplitTest
+from coterie.tiers.split_test import ERROR_RATE, SplitTest
 from coterie.tiers.tree_test import CountedByHalves, count_by_halves, directions
 from coterie.tiers.view import View
 
-INTRODUCTIONS = "half_introductions"
-"""Name of the state's array with the number of samples of every client that has come, and then its row, (m, 1 + 2 W);
-zeros for the others."""
+HALF_ROWS = "half_introductions"
+"""Name of the state array, (m, 1 + 2 W), of every client's number of samples and onboarding row, zeros at first."""
 
 
 @register("group-by-halves")
 @dataclass(frozen=True)
 class GroupByHalves(ProcedureStep):
-    """Clients are grouped by what halves of their samples make of a frozen model, as far as tests tell groups apart.
+    """Groups clients by the updates that halves of their samples make to a frozen model; tests decide how many groups.
 
-    In every round with new clients the number of groups is counted among all that have come (`count_by_halves`). If
-    there are more than before, all are grouped anew, by k-means on directions; else those that came join the nearest
-    group. The number never falls. The tests of round t have 6 / (pi^2 t^2) of the rate.
+    In every round with new clients, `count_by_halves` counts the groups among all clients that have joined so far. If
+    there are more groups than before, all clients are regrouped by k-means on directions; otherwise the new clients
+    join the nearest group. The number of groups never falls. The tests of round t use the share 6 / (pi^2 t^2) of the
+    error rate.
     """
 
-    rate: float = RATE
-    """Probability that a run without groups has more than one cluster, at most."""
-    most: int = MOST
+    rate: float = ERROR_RATE
+    """Largest probability that a run without groups has more than one cluster."""
+    most: int = MAX_COMPARED
     """Largest number of clients that are compared with each other."""
     onboards: ClassVar[bool] = True
     by_halves: ClassVar[bool] = True
     reveals: ClassVar[Mapping[str, str]] = {
-        "anchor": "how each half of its samples changes a model that nobody trains, once, folded to 256 numbers"
+        "anchor": "the update that each half of its samples makes to a frozen model, sent once, folded to 256 numbers"
     }
 
     def server_propose(self, view: View) -> Regroup | None:
         if "anchor" not in view.rows or not len(view.answered):
             return None
-        told = view.state.arrays[INTRODUCTIONS].value.double().numpy()
+        told = view.state.arrays[HALF_ROWS].value.double().numpy()
         places = np.flatnonzero(told[:, 0] > 0)
         places = places[np.argsort(view.hashes[places], kind="stable")]
         counted = self._counted(view, told, places)
@@ -62,17 +62,17 @@ class GroupByHalves(ProcedureStep):
         return self._joined(view, places, points, groups)
 
     def _counted(self, view: View, told: Floats, places: Positions) -> CountedByHalves:
-        """Return how many groups tests show among the clients at these positions that have two halves."""
+        """Return the number of groups that tests find among the clients at these positions that have two halves."""
         halves = np.split(told[:, 1:], 2, axis=1)
         both = places[np.all([(half[places] != 0).any(axis=1) for half in halves], axis=0)]
-        both = both[drawn(view.hashes[both], self.most)]
+        both = both[lowest_keys(view.hashes[both], self.most)]
         rate = self.rate * 6 / (math.pi * (view.round + 1)) ** 2
         return count_by_halves(halves[0][both], halves[1][both], told[both, 0], rate)
 
     @staticmethod
     def _grouped_anew(view: View, places: Positions, points: Floats, K: int, tests: Sequence[SplitTest]) -> Regroup:
-        """Return K groups of all clients that have come, each with the model of the largest cluster it comes from."""
-        from coterie.server.clustering.kmeans import kmeans  # nodes import tiers, but never cluster
+        """Return K groups of all clients that have joined, each with the model of its largest previous cluster."""
+        from coterie.server.clustering.kmeans import kmeans  # here, because nodes import tiers but never cluster
 
         labels = kmeans(points, K, 0).labels
         before = view.choice.numpy()[places]
@@ -89,7 +89,7 @@ class GroupByHalves(ProcedureStep):
 
     @staticmethod
     def _joined(view: View, places: Positions, points: Floats, groups: npt.NDArray[np.int64]) -> Regroup:
-        """Return the clusters with those that came in the one whose mean direction is nearest to their own."""
+        """Return the clusters, with each new client in the one whose mean direction is nearest to its own."""
         before = view.choice.numpy()[places]
         means = directions(np.stack([points[before == k].mean(axis=0) for k in groups]))
         nearest = (points @ means.T).argmax(axis=1)
@@ -101,6 +101,6 @@ class GroupByHalves(ProcedureStep):
 
 
 def _first_parent(before: npt.NDArray[np.int64]) -> int:
-    """Return the lowest old cluster of these members, or a number above all for members that are new."""
+    """Return the lowest old cluster of these members, or a number above all clusters if all of them are new."""
     known = before[before >= 0]
     return int(known.min()) if len(known) else np.iinfo(np.int64).max

@@ -1,4 +1,4 @@
-"""Tier 1: what a cluster models, and so how well it explains a sample. The base class is in `client/interfaces.py`."""
+"""Tier 1: how well a cluster explains a sample. The base class is in `client/interfaces.py`."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ from coterie.learners.base import Learner, has_features
 @register("conditional")
 @dataclass(frozen=True)
 class Conditional(Objective):
-    """L_k = p_k(y|x): a cluster is as good as its predictions."""
+    """L_k = p_k(y|x): a cluster is judged by its predictions alone."""
 
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         return losses
 
 
-RAREST = 1e-8
-"""The floor of a class in a cluster, before its shares are made to sum to one."""
+CLASS_FLOOR = 1e-8
+"""Lower limit of a class's count in a cluster, before its shares are normalised."""
 
 
 @register("ratio")
 @dataclass(frozen=True)
 class Ratio(Objective):
-    """L_k = p_k(y|x) / P_k(y), with P_k the shares of the classes in cluster k: a cluster rich in a class is no better
-    at it for that alone, so that clients are told apart by p(y|x) and not by their labels. (FedRC)
+    """L_k = p_k(y|x) / P_k(y), where P_k are the class shares of cluster k.
+
+    A cluster gains nothing from containing much of a class, so that p(y|x) separates clients and not their labels.
+    (FedRC)
     """
 
     counts: ClassVar[tuple[str, ...]] = ("labels",)
     reveals: ClassVar[dict[str, str]] = {
-        "labels": "how many samples of each class it counts in each cluster: together its label counts"
+        "labels": "its number of samples of each class in each cluster, which add up to its label counts"
     }
 
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
-        if "label_shares" not in common:  # before the first counts every class is as frequent as any other
+        if "label_shares" not in common:  # before the first counts, all classes count as equally frequent
             return losses
         shares = common["label_shares"].to(losses)  # (R, K, C)
         return losses + shares.log().permute(2, 0, 1)[block.y]
@@ -55,7 +57,7 @@ class Ratio(Objective):
         return {"labels": torch.einsum("bnrk,bnc->brkc", gamma, one_hot)}
 
     def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
-        """The last counts of every client, zeros before it was heard, {name: (m, R, K, C)}."""
+        """Return the last counts of every client, zeros before its first reply, {name: (m, R, K, C)}."""
         rows = counts["labels"]
         before = kept.get("labels", rows.new_zeros(clients, *rows.shape[1:]))
         table = before.index_copy(0, answered, rows)
@@ -64,37 +66,37 @@ class Ratio(Objective):
     def server_combine(self, kept: Params) -> Params:
         if not kept:
             return {}
-        counts = kept["labels"].sum(dim=0).clamp_min(RAREST)
+        counts = kept["labels"].sum(dim=0).clamp_min(CLASS_FLOOR)
         return {"label_shares": counts / counts.sum(dim=2, keepdim=True)}
 
     def server_expects(self, restarts: int, K: int, run: RunFacts) -> Specs:
         return {"labels": Spec((restarts, K, run.classes), None, low=0, total="samples", axes=1)}
 
 
-NARROWEST = 1e-3
-"""The floor of a Gaussian's variance, as a part of that of all samples together."""
+VARIANCE_FLOOR = 1e-3
+"""Lower limit of a Gaussian's variance, as a share of the variance of all samples."""
 FEW_INPUTS, PROJECTED = 64, 32
-"""Up to so many inputs are seen as they are; of more, so many random mixtures."""
-SEEN_AS = ("auto", "inputs", "random", "start")
-"""The embeddings that `joint` knows."""
+"""Largest number of inputs that are used directly, and the number of random mixtures of more inputs."""
+EMBEDDINGS = ("auto", "inputs", "random", "start")
+"""The embeddings of `joint`."""
 
 
 @register("joint")
 @dataclass(frozen=True)
 class Joint(Objective):
-    """L = N(z(x); mu_a, Sigma_a) p_b(y|x): a cluster also models what its samples look like. (FedGMM)
+    """L = N(z(x); mu_a, Sigma_a) p_b(y|x): a cluster also models the distribution of the inputs. (FedGMM)
 
-    z is an embedding that is never trained; the Sigma_a are diagonal. Without `gaussians` each cluster has one of its
-    own (a = b); with it, every Gaussian is paired with every model, and p = a K + b.
+    z is an embedding that is never trained; the Sigma_a are diagonal. Without `gaussians`, each cluster has one
+    Gaussian (a = b); with it, every Gaussian is paired with every model, and the component is p = a K + b.
     """
 
     embedding: str = "auto"
-    """`inputs`: the features themselves; `random`: 32 random mixtures of them; `start`: what the head of the first
-    model is given before it is trained, as for pretrained networks; `auto`: inputs if they are few, else random."""
+    """`inputs`: the features themselves; `random`: 32 random mixtures of them; `start`: the input of the head of the
+    first, untrained model, as for pretrained networks; `auto`: inputs if there are few, else random."""
     gaussians: int | None = None
-    """G."""
+    """Number of Gaussians (G); None for one per cluster."""
     seed: int = 0
-    """Of the run: what is drawn for the embedding is the same on every client."""
+    """Seed of the run, so that all clients draw the same embedding."""
     counts: ClassVar[tuple[str, ...]] = ("moments",)
     models_features: ClassVar[bool] = True
     summed: ClassVar[bool] = True
@@ -128,7 +130,7 @@ class Joint(Objective):
         return self.client_by_cluster(torch.softmax(joint, dim=-1), K)
 
     def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
-        """For each Gaussian sum of gamma, gamma z and gamma z^2: (B, R, G, 1 + 2 d)."""
+        """Return the sums of gamma, gamma z and gamma z^2 for each Gaussian, (B, R, G, 1 + 2 d)."""
         assert z is not None
         own = gamma if self.gaussians is None else gamma.reshape(*gamma.shape[:-1], self.gaussians, -1).sum(dim=-1)
         z = z.double()
@@ -136,7 +138,7 @@ class Joint(Objective):
         return {"moments": torch.einsum("bnrg,bnd->brgd", own.double(), seen)}
 
     def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
-        """The moments of this round; a Gaussian that nothing belongs to keeps those it had."""
+        """Return the moments of this round; a Gaussian without samples keeps its previous moments."""
         new = counts["moments"]
         moments = torch.where(new[..., :1] > 0, new, kept["moments"]) if "moments" in kept else new
         if self.gaussians is None:
@@ -144,7 +146,7 @@ class Joint(Objective):
         return {"moments": StateArray(moments, ("restart", None, None))}
 
     def server_combine(self, kept: Params) -> Params:
-        """mu_a and the diagonal of Sigma_a, (R, G, d) each."""
+        """Return mu_a and the diagonal of Sigma_a, (R, G, d) each."""
         if not kept:
             return {}
         moments = kept["moments"]
@@ -152,8 +154,8 @@ class Joint(Objective):
         everything = moments.sum(dim=1, keepdim=True)
         mean, variance = _gaussian(moments, width)
         pooled_mean, pooled = _gaussian(everything, width)
-        # an input that never varies gets a floor from the others
-        floor = NARROWEST * torch.maximum(pooled, NARROWEST * pooled.mean(dim=-1, keepdim=True))
+        # the lower limit of an input that never varies comes from the other inputs
+        floor = VARIANCE_FLOOR * torch.maximum(pooled, VARIANCE_FLOOR * pooled.mean(dim=-1, keepdim=True))
         empty = moments[..., :1] <= 0
         return {
             "means": torch.where(empty, pooled_mean, mean),
@@ -161,9 +163,10 @@ class Joint(Objective):
         }
 
     def _apart(self, block: Block, z: Tensor, restarts: int) -> Tensor:
-        """Before there are Gaussians: samples go by which of G random directions they lie in, from their client's mean.
+        """Return the log-density (B, n, R, G), 0 or -inf, before there are Gaussians.
 
-        (B, n, R, G) of 0 and -inf: Gaussians that begin equal would stay so.
+        Each sample belongs to the one of G random directions from its client's mean in which it lies. Gaussians that
+        start equal would stay equal.
         """
         random = generator(key_for(self.seed, Purpose.EMBEDDING, 1))
         ways = torch.from_numpy(random.standard_normal((restarts, self.gaussians or 1, z.shape[2]))).to(z)
@@ -171,7 +174,7 @@ class Joint(Objective):
         return torch.full_like(along, -torch.inf).scatter(3, along.argmax(dim=3, keepdim=True), 0)
 
     def client_embed(self, learner: Learner, x: Tensor) -> Tensor:
-        """z(x), (B, n, ...) to (B, n, d); the same on every client."""
+        """Return z(x), (B, n, ...) to (B, n, d); it is the same on every client."""
         width = x[0, 0].numel()
         if self.embedding == "start":
             assert has_features(learner), "checked when the run is planned"
@@ -186,8 +189,8 @@ class Joint(Objective):
 
 
 def log_density(z: Tensor, common: Params) -> Tensor:
-    """log N(z; mu_a, Sigma_a), (B, n, R, G), from z (B, n, d) and Gaussians {means, variances: (R, G, d)}."""
-    means, variances = common["means"].to(z.device), common["variances"].to(z.device)  # float64, as is all below
+    """Return log N(z; mu_a, Sigma_a), (B, n, R, G), from z (B, n, d) and Gaussians {means, variances: (R, G, d)}."""
+    means, variances = common["means"].to(z.device), common["variances"].to(z.device)  # in float64, as all that follows
     precise = 1 / variances
     z = z.double()
     square = torch.einsum("bnd,rgd->bnrg", z**2, precise) - 2 * torch.einsum("bnd,rgd->bnrg", z, means * precise)
@@ -196,7 +199,7 @@ def log_density(z: Tensor, common: Params) -> Tensor:
 
 
 def _gaussian(moments: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance from sums of 1, z and z^2, (..., 1 + 2 d)."""
+    """Return mean and variance from sums of 1, z and z^2, (..., 1 + 2 d)."""
     count = moments[..., :1].clamp_min(torch.finfo(moments.dtype).tiny)
     mean = moments[..., 1 : 1 + width] / count
     return mean, (moments[..., 1 + width :] / count - mean**2).clamp_min(0)

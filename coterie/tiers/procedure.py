@@ -1,4 +1,4 @@
-"""Tier 3: when and how the number of clusters changes. A member decides and never edits arrays itself."""
+"""Tier 3: when and how the number of clusters changes. A step proposes a regroup; it never changes arrays itself."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from torch import Tensor
 from coterie.core.registry import Registered, register
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
-from coterie.tiers.landmarks import MOST, Floats
+from coterie.tiers.landmarks import MAX_COMPARED, Floats
 from coterie.tiers.view import Statistic, View, own_updates
 
 
 class ProcedureStep(Registered, ABC, family="procedure step"):
-    """One way to change the number of clusters."""
+    """Base class of rules that change the number of clusters."""
 
     splits: ClassVar[bool] = False
-    """Whether it needs what each member made of its cluster's model."""
+    """Whether the step needs the update that each member made to its cluster's model."""
     onboards: ClassVar[bool] = False
-    """Whether clients describe themselves before they first train, and are placed by that."""
+    """Whether clients describe themselves before they first train, and the step assigns them by these descriptions."""
     by_halves: ClassVar[bool] = False
-    """Whether they do so by each half of their samples, and the descriptions of single clients are kept."""
+    """Whether clients describe each half of their samples, and the server keeps the descriptions of single clients."""
     reveals: ClassVar[Mapping[str, str]] = {}
-    """Rows that clients send for this step alone, and what each tells the server about a client."""
+    """Rows that clients send for this step only, and what each reveals to the server about a client."""
     not_private: ClassVar[str] = ""
-    """Why the step cannot be part of a private run; empty: it can."""
+    """Reason why the step cannot be part of a private run; empty if it can."""
     needs_ages: ClassVar[bool] = False
-    """Whether it asks for how many rounds a cluster has existed."""
+    """Whether the step uses the number of rounds for which a cluster has existed."""
     removes: ClassVar[bool] = False
-    """Whether it removes clusters. Removals are decided with the clients' weights of the round, before any other step,
-    and applied after all of them (algorithm 2 of HCFL+)."""
+    """Whether the step removes clusters. Removals are decided before any other step, with the clients' weights of the
+    round, and applied after all of them (algorithm 2 of HCFL+)."""
 
     @property
-    def keeps_introductions(self) -> bool:
-        """Whether the server keeps the onboarding row of every client, to compare only those that take part."""
+    def keeps_onboarding_rows(self) -> bool:
+        """Whether the server keeps every client's onboarding row, to compare only the clients that take part."""
         return False
 
     @abstractmethod
     def server_propose(self, view: View) -> Regroup | None:
-        """Return the regroup to apply after a round, or None to leave the clusters as they are."""
+        """Return the regroup to apply after a round, or None to keep the clusters."""
 
     def server_capped(self, most: int | None) -> ProcedureStep:
-        """Return the step with this largest number of clusters, unless it has one of its own or none to set."""
+        """Return the step with this maximum number of clusters, unless it sets its own or has no such setting."""
         if most is None or getattr(self, "max_clusters", most) is not None:
             return self
         return replace(self, max_clusters=most)  # type: ignore[type-var]
@@ -56,23 +56,25 @@ class ProcedureStep(Registered, ABC, family="procedure step"):
 
 @dataclass(frozen=True)
 class Procedure:
-    """What is considered after every round, in this order; without steps the number of clusters is fixed."""
+    """The steps that run after every round, in this order; without steps the number of clusters is fixed."""
 
     steps: tuple[ProcedureStep, ...] = ()
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A cluster that is to become two."""
+    """A cluster that will be split in two."""
 
     k: int
+    """Number of the cluster."""
     parts: Sequence[Positions]
-    """Two, of those who answered."""
+    """Two parts of the members that answered."""
     why: str
+    """Figures that led to the split, for the record."""
 
 
 def split(view: View, cuts: Sequence[Cut], hard: bool) -> Regroup | None:
-    """The first part of a cluster keeps its number, the second ones get the next numbers, in order."""
+    """Return the regroup of these splits: first parts keep the cluster's number, second parts get the next."""
     if not cuts:
         return None
     new = [NewCluster((j,)) for j in range(view.K)]
@@ -83,18 +85,18 @@ def split(view: View, cuts: Sequence[Cut], hard: bool) -> Regroup | None:
 
 
 def split_each(view: View, cut: Callable[[View, int], Cut | None], most: int | None, hard: bool) -> Regroup | None:
-    """Every cluster that `cut` would have in two, the first ones where there is room for no more than `most`."""
+    """Return the split of every cluster for which `cut` returns a cut, up to `most` clusters."""
     cuts = [found for k in range(view.K) if (found := cut(view, k)) is not None]
     return split(view, cuts if most is None else cuts[: max(0, most - view.K)], hard)
 
 
-def bipartition(apart: Floats) -> tuple[Positions, Positions]:
-    """Two parts by complete linkage, which makes the least distance between them as large as can be."""
+def bipartition(distances: Floats) -> tuple[Positions, Positions]:
+    """Return two parts by complete linkage, which keeps the largest distance inside a part small."""
     from scipy.cluster.hierarchy import cut_tree, linkage  # slow to import
     from scipy.spatial.distance import squareform
 
-    tree = linkage(squareform(apart, checks=False), method="complete")
-    labels = cut_tree(tree, n_clusters=2)[:, 0]  # two, even where the last merges are equally far apart
+    tree = linkage(squareform(distances, checks=False), method="complete")
+    labels = cut_tree(tree, n_clusters=2)[:, 0]  # exactly two parts, even if the last merges have equal distances
     first = labels == labels[0]  # the part of the first client keeps the number
     return np.flatnonzero(first), np.flatnonzero(~first)
 
@@ -102,26 +104,30 @@ def bipartition(apart: Floats) -> tuple[Positions, Positions]:
 @register("split-by-norm")
 @dataclass(frozen=True)
 class SplitByNorm(ProcedureStep):
-    """CFL: a cluster whose mean update has become small while some member's has not is cut in two by complete linkage.
+    """CFL: splits a cluster by complete linkage if its mean update is small while some member's update is large.
 
-    Of update cosines that makes the largest similarity across as small as can be.
+    With distances of update cosines, complete linkage makes the largest similarity between the parts small.
     """
 
     eps1: float
-    """The mean update's norm must be below this; with `relative`, this part of the largest member's."""
+    """The norm of the mean update must be below this, or below this share of the largest one if `relative`."""
     eps2: float
-    """The largest member's norm must be above this."""
+    """The norm of the largest member's update must be above this."""
     relative: bool = False
+    """Whether `eps1` is relative to the norm of the largest member's update."""
     warmup: int = 20
     """No split before this round."""
     least: int = 3
-    """No cluster with fewer members is split."""
+    """Smallest number of members of a cluster that may be split."""
     gate: float | None = None
-    """gamma_max of the paper: a cut only counts if the largest cosine across is below 1 - 2 gamma_max^2; None: any."""
+    """gamma_max of the paper: split only if the largest cosine between the parts is below 1 - 2 gamma_max^2; None for
+    no such condition."""
     max_clusters: int | None = None
+    """Largest number of clusters; None for no limit."""
     hard: bool = True
-    most: int = MOST
-    """So many members of a cluster are compared; the others join the nearer part."""
+    """Whether a split sets the clients' weights to zeros and ones; otherwise it halves them."""
+    most: int = MAX_COMPARED
+    """Largest number of members that are compared with each other; the others join the nearer part."""
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -137,32 +143,36 @@ class SplitByNorm(ProcedureStep):
         mean = float(updates.mean(dim=0).norm())
         largest = float(updates.norm(dim=1).max())
         limit = self.eps1 * largest if self.relative else self.eps1
-        text = f"mean update {mean:.3g}, cut below {limit:.3g}; largest {largest:.3g}, cut above {self.eps2:.3g}"
+        text = f"mean update {mean:.3g}, split below {limit:.3g}; largest {largest:.3g}, split above {self.eps2:.3g}"
         view.statistics.append(Statistic(k, "mean update", mean, limit, "below", text, {"largest": largest}))
         if not (mean < limit and largest > self.eps2):
             return None
-        compared, apart = view.pairwise(k, self.most)  # only now, since most rounds end above
-        first, second = bipartition(apart)
-        nearest = float(apart[np.ix_(first, second)].min())
+        compared, distances = view.pairwise(k, self.most)  # computed last, because most rounds return earlier
+        first, second = bipartition(distances)
+        nearest = float(distances[np.ix_(first, second)].min())
         if self.gate is not None and self.gate >= math.sqrt(max(0.0, nearest / 2)):
             return None
-        why = f"mean update {mean:.3g}, largest {largest:.3g}; least distance across {nearest:.3g}"
-        return Cut(k, view.with_the_rest(k, (compared[first], compared[second])), why)
+        why = f"mean update {mean:.3g}, largest {largest:.3g}; smallest distance between the parts {nearest:.3g}"
+        return Cut(k, view.assign_to_nearest_part(k, (compared[first], compared[second])), why)
 
 
 @register("split-by-gap")
 @dataclass(frozen=True)
 class SplitByGap(ProcedureStep):
-    """HCFL+: the cluster with the largest distance inside is split if that is `rho` above the mean distance there."""
+    """HCFL+: splits the cluster with the largest distance inside if it exceeds the mean distance there by `rho`."""
 
     rho: float
+    """Smallest difference of the largest and the mean distance between members that leads to a split."""
     hard: bool = False
-    """Whether the parts are written into the clients' weights; else everybody's are halved and the data decides."""
+    """Whether a split sets the clients' weights to zeros and ones; otherwise it halves them and training decides."""
     warmup: int = 0
+    """No split before this round."""
     max_clusters: int | None = None
+    """Largest number of clusters; None for no limit."""
     least: int = 2
-    most: int = MOST
-    """So many members of a cluster are compared; with `hard` the others join the nearer part, else they have none."""
+    """Smallest number of members of a cluster that may be split."""
+    most: int = MAX_COMPARED
+    """Largest number of members that are compared with each other; with `hard` the others join the nearer part."""
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -172,20 +182,20 @@ class SplitByGap(ProcedureStep):
         widest = max((one for one in found if len(one[1]) >= self.least), key=lambda one: one[2].max(), default=None)
         if widest is None:
             return None
-        k, members, apart = widest
-        gap = float(apart.max() - apart.mean())
+        k, members, distances = widest
+        gap = float(distances.max() - distances.mean())
         view.statistics.append(Statistic(k, "gap", gap, self.rho, "above", f"gap {gap:.3g}, rho {self.rho:g}"))
         if gap < self.rho:
             return None
-        why = f"largest distance {apart.max():.3g}, mean {apart.mean():.3g}: {gap:.3g} apart, rho {self.rho:g}"
-        parts: Sequence[Positions] = [members[part] for part in bipartition(apart)]
-        return split(view, [Cut(k, view.with_the_rest(k, parts) if self.hard else parts, why)], self.hard)
+        why = f"largest distance {distances.max():.3g}, mean {distances.mean():.3g}: gap {gap:.3g}, rho {self.rho:g}"
+        parts: Sequence[Positions] = [members[part] for part in bipartition(distances)]
+        return split(view, [Cut(k, view.assign_to_nearest_part(k, parts) if self.hard else parts, why)], self.hard)
 
 
 @register("remove-unclaimed")
 @dataclass(frozen=True)
 class RemoveUnclaimed(ProcedureStep):
-    """A cluster that nobody ranks first is removed; never the last one."""
+    """Removes clusters to which no client gives its largest weight, but never the last cluster."""
 
     grace: int = 2
     """Number of rounds in which a cluster that comes from a split is not removed."""
@@ -199,58 +209,62 @@ class RemoveUnclaimed(ProcedureStep):
         if len(claimed) == view.K or not claimed:
             return None
         gone = sorted(set(range(view.K)) - set(claimed))
-        why = f"nobody ranks {', '.join(map(str, gone))} first"
+        why = f"no client gives {', '.join(map(str, gone))} its largest weight"
         return Regroup(tuple(NewCluster((k,)) for k in claimed), "remove", why)
 
 
 def two_means(points: Floats) -> tuple[Positions, Positions]:
-    """Two parts of points (n, d) that are not all equal, by Lloyd's steps from the two that are farthest apart.
+    """Return two parts of points (n, d) that are not all equal, by Lloyd's algorithm from the two farthest points.
 
-    Nothing is drawn, and neither part can become empty: each centre is nearer to some point of its own part.
+    The result is not random, and neither part can become empty: each centre is nearest to some point of its part.
     """
     from scipy.cluster.vq import kmeans2  # slow to import
     from scipy.spatial.distance import cdist
 
-    apart = cdist(points, points)
-    ends = np.unravel_index(int(apart.argmax()), apart.shape)
+    distances = cdist(points, points)
+    ends = np.unravel_index(int(distances.argmax()), distances.shape)
     _, labels = kmeans2(points, points[list(ends)], iter=100, minit="matrix", missing="raise")
     first = labels == labels[0]  # the part of the first client keeps the number
     return np.flatnonzero(first), np.flatnonzero(~first)
 
 
-def spectral_parts(apart: Floats) -> tuple[Positions, Positions]:
-    """Two parts by 2-means on the two leading eigenvectors of the cosines 1 - apart."""
-    return two_means(np.linalg.eigh(1 - apart)[1][:, -2:])  # orthonormal columns, so the rows are not all equal
+def spectral_parts(distances: Floats) -> tuple[Positions, Positions]:
+    """Return two parts by 2-means on the two leading eigenvectors of the cosines 1 - distances."""
+    return two_means(np.linalg.eigh(1 - distances)[1][:, -2:])  # orthonormal columns, so the rows are not all equal
 
 
 @register("split-by-spectrum")
 @dataclass(frozen=True)
 class SplitBySpectrum(ProcedureStep):
-    """ICFL: a cluster whose updates do not point one way is cut in two by the leading eigenvectors of their cosines.
+    """ICFL: splits a cluster whose updates point in different directions, by the leading eigenvectors of their cosines.
 
-    A_ij = cos of the updates of members i and j who answered, alpha = its largest eigenvalue / n: 1 if all point the
-    same way, 1/n if each goes its own. The cut is by 2-means on the rows of the n x 2 matrix of the two leading
-    eigenvectors, where alpha < alpha*(t) = 1 - (e/eps1)^(t/eps2), eps2 = ln(1 - alpha0) / (1 - ln eps1), t = round.
+    A_ij is the cosine of the updates of members i and j that answered. alpha is the largest eigenvalue of A divided by
+    n: 1 if all updates point in the same direction, 1/n if they are orthogonal. The cluster is split if alpha <
+    alpha*(t) = 1 - (e/eps1)^(t/eps2), with eps2 = ln(1 - alpha0) / (1 - ln eps1) and t the round, by 2-means on the
+    rows of the n x 2 matrix of the two leading eigenvectors.
 
-    alpha*(t) rises to 1 for all alpha0 and eps1, and alpha is below 1 unless all updates point the same way: K runs
-    towards the number of clients unless it is capped.
+    For all alpha0 and eps1, alpha*(t) rises to 1, and alpha is below 1 unless all updates point in the same direction.
+    K therefore grows towards the number of clients unless `max_clusters` limits it.
     """
 
     alpha0: float
-    """Between 0 and 1: the larger, the slower alpha* rises."""
+    """Number between 0 and 1; the larger it is, the more slowly alpha* rises."""
     eps1: float = 4.0
+    """Base of the exponential in alpha*."""
     warmup: int = 0
     """No split before this round."""
     least: int = 2
-    """No cluster with fewer members who answered is split."""
+    """Smallest number of members that answered for a cluster to be split."""
     max_clusters: int | None = None
+    """Largest number of clusters; None for no limit."""
     hard: bool = True
-    most: int = MOST
-    """So many members of a cluster are compared, of whom alpha is then; the others join the nearer part."""
+    """Whether a split sets the clients' weights to zeros and ones; otherwise it halves them."""
+    most: int = MAX_COMPARED
+    """Largest number of members that are compared, also for alpha; the others join the nearer part."""
     splits: ClassVar[bool] = True
 
     def server_threshold(self, round_: int) -> float:
-        """alpha*(t)."""
+        """Return alpha*(t)."""
         eps2 = math.log(1 - self.alpha0) / (1 - math.log(self.eps1))
         return 1 - float((math.e / self.eps1) ** (round_ / eps2))
 
@@ -260,39 +274,40 @@ class SplitBySpectrum(ProcedureStep):
         return split_each(view, self._cut, self.max_clusters, self.hard)
 
     def _cut(self, view: View, k: int) -> Cut | None:
-        members, apart = view.pairwise(k, self.most)
+        members, distances = view.pairwise(k, self.most)
         if len(members) < max(2, self.least):
             return None
-        values, vectors = np.linalg.eigh(1 - apart)  # ascending
+        values, vectors = np.linalg.eigh(1 - distances)  # ascending
         alpha, threshold = float(values[-1]) / len(members), self.server_threshold(view.round)
-        text = f"alpha {alpha:.3g}, cut below {threshold:.3g}"
+        text = f"alpha {alpha:.3g}, split below {threshold:.3g}"
         view.statistics.append(Statistic(k, "alpha", alpha, threshold, "below", text))
         if alpha >= threshold:
             return None
-        first, second = two_means(vectors[:, -2:])  # orthonormal columns, so the rows are not all equal
+        first, second = two_means(vectors[:, -2:])  # orthonormal columns: the rows differ
         why = f"alpha {alpha:.3g} is below {threshold:.3g}"
-        return Cut(k, view.with_the_rest(k, (members[first], members[second])), why)
+        return Cut(k, view.assign_to_nearest_part(k, (members[first], members[second])), why)
 
 
 @register("merge-above")
 @dataclass(frozen=True)
 class MergeAbove(ProcedureStep):
-    """StoCFL: every client begins as a cluster of its own; clusters whose portraits are alike unite, and none splits.
+    """StoCFL: every client starts as its own cluster; similar clusters merge, and no cluster is ever split.
 
-    A portrait is the sum of what members introduced themselves with, which has the direction of their mean. Pairs with
-    cos >= tau unite, from the largest cosine on; a chain of such pairs makes one cluster, with the model of its largest
-    part (ties: the oldest). Clients that come for the first time have no model yet: the overall one is theirs if no
-    older cluster joins them. So no model is held for a client that finds its like in the round it comes.
+    The portrait of a cluster is the sum of its members' onboarding rows, which has the direction of their mean. Pairs
+    of clusters with cos >= tau merge. A chain of such pairs becomes one cluster, with the model of its largest part;
+    ties go to the oldest. New clients have no model yet: if no older cluster joins them, they get the overall model. A
+    client that joins a cluster in its first round therefore never needs a model of its own.
     """
 
     tau: float
+    """Smallest cosine at which two clusters merge."""
     compare: Literal["sampled", "all"] = "sampled"
-    """Whose introductions make a portrait: those of the members that take part in the round, so that clusters without
-    any are not compared, or those of all members so far. The server keeps every client's for `sampled`, else sums."""
+    """Members whose onboarding rows make a portrait. `sampled`: those that take part in the round; clusters without any
+    are not compared, and the server keeps every client's row. `all`: all members so far; the server keeps sums only."""
     onboards: ClassVar[bool] = True
 
     @property
-    def keeps_introductions(self) -> bool:
+    def keeps_onboarding_rows(self) -> bool:
         return self.compare == "sampled"
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -302,7 +317,7 @@ class MergeAbove(ProcedureStep):
         vectors = torch.cat([portraits[old], view.rows["anchor"]])
         if not len(vectors):
             return None
-        parts, largest = united(vectors, self.tau)
+        parts, largest = linked_parts(vectors, self.tau)
         most = float(largest.max())
         text = f"largest cosine {most:.3g}, tau {self.tau:g}"
         view.statistics.append(Statistic(0, "cosine", most, self.tau, "above", text))
@@ -328,12 +343,12 @@ class MergeAbove(ProcedureStep):
 
     @staticmethod
     def _reason(cosine: float, old: list[int], part: Positions) -> str:
-        """Which old clusters become one, and the largest cosine in it."""
-        return f"{', '.join(str(old[place]) for place in part if place < len(old))} unite, cosine {cosine:.3g}"
+        """Return the old clusters that merge, and their largest cosine."""
+        return f"{', '.join(str(old[place]) for place in part if place < len(old))} merge, cosine {cosine:.3g}"
 
     @staticmethod
     def _cluster(view: View, old: list[int], part: Positions) -> NewCluster:
-        """From places among the old clusters that have members, and the clients that came, after them."""
+        """Return the cluster of a part: positions among the compared old clusters, followed by those of new clients."""
         parents = tuple(old[place] for place in part if place < len(old))
         return NewCluster(parents, "larger", view.ids(part[part >= len(old)] - len(old)))
 
@@ -344,14 +359,14 @@ def _first_parent(new: NewCluster) -> float:
 
 
 BLOCK = 1000
-"""Rows whose cosines with all later ones are held at a time."""
+"""Number of rows whose cosines with all later rows are in memory at a time."""
 
 
-def united(vectors: Tensor, tau: float) -> tuple[list[Positions], Floats]:
-    """The parts that pairs of rows (n, P) with cos >= tau make, in the order of their first places.
+def linked_parts(vectors: Tensor, tau: float) -> tuple[list[Positions], Floats]:
+    """Return the parts connected by pairs of rows (n, P) with cos >= tau, in the order of their first positions.
 
-    With them, for each row, the largest cosine with a later one (n,), -1 for the last. Chains count, so every pair must
-    be seen; but nothing of n x n numbers is held.
+    The second value is the largest cosine of each row with a later row, (n,), -1 for the last one. Chains of pairs
+    connect, so all pairs are compared, but no matrix of n x n numbers is stored.
     """
     unit = torch.nn.functional.normalize(vectors, dim=1)
     labels, largest = np.arange(len(unit)), np.full(len(unit), -1.0)
@@ -361,12 +376,12 @@ def united(vectors: Tensor, tau: float) -> tuple[list[Positions], Floats]:
             place, later = start + row, of_row[row + 1 :]
             largest[place] = later.max(initial=-1.0)
             if largest[place] >= tau:
-                _unite(labels, np.append(place, place + 1 + np.flatnonzero(later >= tau)))
+                _relabel(labels, np.append(place, place + 1 + np.flatnonzero(later >= tau)))
     return [np.flatnonzero(labels == label) for label in np.unique(labels)], largest
 
 
-def _unite(labels: Positions, places: Positions) -> None:
-    """The parts of these places become the first of them; a label is the first place of its part."""
+def _relabel(labels: Positions, places: Positions) -> None:
+    """Join the parts of these positions; the label of a part is its first position."""
     touched = labels[places]
     first = touched.min()
     if (touched != first).any():

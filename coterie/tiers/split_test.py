@@ -1,23 +1,29 @@
-"""Splits that calibrate themselves: a cluster is split if that lowers the loss on samples that took no part in it.
+"""Split tests that need no threshold: a cluster is split if this lowers the loss on held-out samples.
 
 Every few rounds each client trains its cluster's model on a random half of its samples. The members of a cluster are
-parted by these updates (or by what the method compares), and each part makes a model. On the other half of every
-client's samples the model of its part is compared with the model of the whole cluster. The gain of client i is
+divided into two parts by these updates (or by the distance of the method), and each part makes a model. On the other
+half of every client's samples, the model of its part is compared with the model of the whole cluster. The gain of
+client i is
 
-    g_i = loss of the cluster's model - loss of the part's model,    on the half that has trained neither.
+    g_i = loss of the cluster's model - loss of the part's model,    on the half that trained neither.
 
-If all members follow one distribution, the parts are chance, and a part's model is the cluster's with more noise: the
-mean gain is not above zero. So a one-sided t-test over clients has at most the stated rate of false splits. The tests
-of a run share its rate: the j-th trial of a run with K clusters tests each at 6 / (pi^2 j^2) times rate / K, which adds
-up to the rate over any number of trials. Members are parted in two ways, by the method's own distance and by the
-cosines of their updates; the better one counts, at half the level.
+If all members follow one distribution, the parts are random, and a part's model is a noisier version of the cluster's:
+the mean gain is not above zero. Two one-sided tests over clients, each at half the level, therefore have at most the
+stated rate of false splits: a t-test of the mean gain, weighted by samples, and a test with random signs of the gains,
+which keeps its power if a few clients have most of the samples. The tests of a run share this rate: with K clusters,
+the j-th trial tests each at the level 6 / (pi^2 j^2) times rate / K, which adds up to the rate over any number of
+trials.
 
-Two more questions have the same form, a common model against one for each part:
+Members are divided in two ways, by the method's distance and by the cosines of their updates; each is tested at half
+the level, and the better one counts. Updates of few samples are noisy. Before the test, every member therefore moves to
+the part whose model has the lower loss on the half that trained it.
 
-merge   The parts are two clusters, and the common model starts at the mean of their models. They are united if the mean
-        gain of two models over one is not above zero.
-bodies  The parts are all clusters, and only the body that they share is common or their own. Each gets a body of its
-        own if the mean gain is above zero, by the same test and at the level of a single test in each trial.
+Two more tests have the same form, one common model against one model for each part:
+
+merge   The parts are two clusters, and the common model starts at the mean of their models. The clusters merge unless
+        the gain of two models over one has a p-value below 0.5.
+bodies  The parts are all clusters, and only the body that they share is common or separate. Each cluster gets its own
+        body if the mean gain is above zero, by the same test at the level of a single test in each trial.
 """
 
 from __future__ import annotations
@@ -28,19 +34,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol
 
+import numpy as np
+
 from coterie.core.clusters import Params
 from coterie.core.registry import register
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
-from coterie.tiers.distance import Distance, apart_by_angle
-from coterie.tiers.landmarks import MOST, Floats
+from coterie.tiers.distance import Distance, cosine_distances
+from coterie.tiers.landmarks import MAX_COMPARED, Floats
 from coterie.tiers.procedure import Cut, ProcedureStep, bipartition, spectral_parts, split
 from coterie.tiers.view import Statistic, View
 
-RATE = 0.01
-"""Probability that a run without groups splits a cluster, at most."""
-FEWEST = 2
-"""Least number of members of a part."""
+ERROR_RATE = 0.01
+"""Largest probability that a run without groups splits a cluster."""
+MIN_PART_SIZE = 2
+"""Smallest number of members of a part."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +59,23 @@ class SplitTest:
     clients: int
     """Number of members that took part."""
     gain: float
-    """Mean gain on held-out samples by a split, weighted by samples."""
+    """Mean gain of the split on held-out samples, weighted by samples."""
     error: float
     """Standard error of the gain."""
     loss: float
     """Mean loss of the cluster's model on the same samples."""
     p: float
-    """Probability of such a gain if the members do not differ."""
+    """Probability of at least this gain if the members do not differ."""
     level: float
-    """A split is accepted below this probability."""
+    """The split is accepted if `p` is below this level."""
     parts: Sequence[Positions]
-    """Members of the parts, as places in `View.answered`."""
+    """Members of the parts, as positions in `View.answered`."""
     change: str = "a split"
-    """What would bring the gain."""
+    """The tested change, for the record."""
 
     @property
     def accepted(self) -> bool:
-        """Whether each part is to have a model of its own."""
+        """Whether each part gets its own model."""
         return self.p < self.level
 
     @property
@@ -75,12 +83,12 @@ class SplitTest:
         """The figures in words."""
         return (
             f"held-out loss {self.loss:.3g}, gain by {self.change} {self.gain:.3g} (standard error {self.error:.2g}), "
-            f"p {self.p:.2g}, level {self.level:.2g}"
+            f"held-out loss {self.loss:.3g}, gain of {self.change} {self.gain:.3g} (standard error {self.error:.2g}), "
         )
 
     @property
     def statistic(self) -> Statistic:
-        """For the record."""
+        """The test as a statistic for the record."""
         sizes = [len(part) for part in self.parts]
         more = {"gain": self.gain, "error": self.error, "loss": self.loss, "clients": self.clients, "parts": sizes}
         return Statistic(self.cluster, "p", self.p, self.level, "below", self.sentence, more)
@@ -93,85 +101,111 @@ def split_test(
 
     Args:
         cluster: Number of the cluster.
-        parts: Members of the parts, as places in `View.answered`.
-        losses: (n, 2) held-out loss of each member under the cluster's model and under that of its part, in the order
-            of the parts, one after the other.
+        parts: Members of the parts, as positions in `View.answered`.
+        losses: (n, 2) held-out loss of each member under the cluster's model and under its part's model, in the order
+            of the concatenated parts.
         samples: (n,) number of samples of each member.
         level: Level of the test.
-        change: What would bring the gain, for the record.
+        change: The tested change, for the record.
     """
     from scipy.stats import t as student  # slow to import
 
     share = samples / samples.sum()
     effective = 1 / float((share**2).sum())
     gains = losses[:, 0] - losses[:, 1]
-    scale = float(abs(gains).max()) or 1.0  # the squares of a training that diverges would overflow
+    scale = float(abs(gains).max()) or 1.0  # keeps the squares finite if training diverges
     mean = float(share @ (gains / scale))
     spread = float(share**2 @ (gains / scale - mean) ** 2)
     mean, error = scale * mean, scale * math.sqrt(spread * effective / max(effective - 1, 1e-9))
-    p = float(student.sf(mean / error, effective - 1)) if error > 0 and effective > 1 else 1.0
+    by_t = float(student.sf(mean / error, effective - 1)) if error > 0 and effective > 1 else 1.0
+    p = min(1.0, 2 * min(by_t, sign_flip_p(share * gains)))
     return SplitTest(cluster, len(losses), mean, error, float(share @ losses[:, 0]), p, level, parts, change)
 
 
+def sign_flip_p(gains: Floats) -> float:
+    """Return an upper bound on the probability that gains of these sizes and random signs have at least this sum.
+
+    This is Chernoff's bound, min over s >= 0 of exp(sum_i log cosh(s g_i) - s sum_i g_i). It needs no estimate of a
+    variance, so it keeps its power if a few clients have many samples and most have few.
+    """
+    from scipy.optimize import minimize_scalar  # slow to import
+
+    total, size = float(gains.sum()), np.abs(gains)
+    if total <= 0:
+        return 1.0
+    unit = size / size.max()
+    if (gains >= 0).all():
+        return float(0.5 ** np.count_nonzero(gains))
+
+    def exponent(log_s: float) -> float:
+        scaled = math.exp(log_s) * unit
+        log_cosh = scaled + np.log1p(np.exp(-2 * scaled)) - math.log(2)
+        return float(log_cosh.sum() - math.exp(log_s) * total / size.max())
+
+    best = minimize_scalar(exponent, bounds=(-12.0, 12.0), method="bounded")
+    return float(min(1.0, math.exp(best.fun)))
+
+
 class Trials(Protocol):
-    """Carries out tests with the clients; `methods/trials.py`."""
+    """Runs tests with the clients; implemented in `methods/trials.py`."""
 
     @abstractmethod
     def split_tests(
         self, view: View, partings: Sequence[Parting], least: int, most: int, level: float
     ) -> Sequence[SplitTest]:
-        """Return the test of every cluster that has enough members: of the better one of several partings."""
+        """Return the test of every cluster that has enough members, with the best of several partings."""
         ...
 
     @abstractmethod
     def merge_tests(self, view: View, level: float) -> Sequence[tuple[tuple[int, int], SplitTest]]:
-        """Return the test of pairs of clusters against one model for both; no cluster is in two pairs."""
+        """Return tests of pairs of clusters against one model for both; each cluster is in at most one pair."""
         ...
 
     @abstractmethod
     def body_test(self, view: View, level: float) -> SplitTest | None:
-        """Return the test of bodies of the clusters' own against the shared one; None if too few clients answered."""
+        """Return the test of one body per cluster against the shared body; None if too few clients answered."""
         ...
 
 
 Parting = Literal["distance", "updates"]
-"""Two parts by complete linkage of the method's distance, or by the leading eigenvectors of the cosines of updates."""
+"""Division into two parts: complete linkage of the method's distance, or leading eigenvectors of the update cosines."""
 
 
-def parted(parting: Parting, distance: Distance, rows: Params) -> tuple[Positions, Positions]:
-    """Return two parts of clients from their rows on the first half of their samples."""
+def bipartition_by(parting: Parting, distance: Distance, rows: Params) -> tuple[Positions, Positions]:
+    """Return two parts of clients, from their rows on the first half of their samples."""
     if parting == "distance":
         return bipartition(distance.server_pairwise(rows))
-    return spectral_parts(apart_by_angle(rows["own_change"]))
+    return spectral_parts(cosine_distances(rows["own_change"]))
 
 
 @register("split-by-test")
 @dataclass(frozen=True)
 class SplitByTest(ProcedureStep):
-    """A cluster is split if that lowers the loss on held-out halves of its members' samples, by a t-test."""
+    """Splits a cluster if this lowers the loss on held-out halves of its members' samples, by a test."""
 
     partings: tuple[Parting, ...] = ("distance", "updates")
-    """Ways to part the members of a cluster; the one with the larger gain counts, and they share the level."""
+    """Ways to divide the members of a cluster; the one with the larger gain counts, and they share the level."""
     every: int = 5
     """Number of rounds between trials."""
     warmup: int = 0
     """No trial before this round."""
-    least: int = 2 * FEWEST
-    """No cluster with fewer members is tested."""
-    rate: float = RATE
-    """Probability that a run without groups splits a cluster, at most."""
+    least: int = 2 * MIN_PART_SIZE
+    """Smallest number of members of a cluster that is tested."""
+    rate: float = ERROR_RATE
+    """Largest probability that a run without groups splits a cluster."""
     max_clusters: int | None = None
+    """Largest number of clusters; None for no limit."""
     hard: bool = True
-    """Whether the parts are written into the clients' weights; else everybody's are halved and the data decides."""
-    most: int = MOST
-    """Largest number of members of a cluster that are compared; the others join the nearer part."""
+    """Whether a split sets the clients' weights to zeros and ones; otherwise it halves them and training decides."""
+    most: int = MAX_COMPARED
+    """Largest number of members that are compared with each other; the others join the nearer part."""
     splits: ClassVar[bool] = True
     reveals: ClassVar[Mapping[str, str]] = {
-        "change": "how it changed the models it trained, and how half of its samples changes its cluster's model",
-        "losses": "how well the models of its cluster and of its part fit the other half of its samples",
+        "change": "the update of the models it trained, and the update of its cluster's model by half of its samples",
+        "losses": "the losses of the models of its cluster and of its part on the other half of its samples",
     }
     not_private: ClassVar[str] = (
-        "tests on halves of the clients' samples send updates and losses without noise: give the method's threshold"
+        "tests on halves of the clients' samples send updates and losses without noise: set the method's threshold"
     )
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -182,7 +216,7 @@ class SplitByTest(ProcedureStep):
             return None
         trial = (view.round + 1) // self.every
         level = self.rate * 6 / (math.pi * trial) ** 2 / (view.K * len(self.partings))
-        tests = view.trials.split_tests(view, self.partings, max(self.least, 2 * FEWEST), self.most, level)
+        tests = view.trials.split_tests(view, self.partings, max(self.least, 2 * MIN_PART_SIZE), self.most, level)
         view.statistics.extend(test.statistic for test in tests)
         accepted = sorted((test for test in tests if test.accepted), key=lambda test: test.p)
         chosen = sorted(accepted[: int(min(room, len(accepted)))], key=lambda test: test.cluster)
@@ -192,16 +226,16 @@ class SplitByTest(ProcedureStep):
 @register("merge-by-test")
 @dataclass(frozen=True)
 class MergeByTest(ProcedureStep):
-    """Two clusters unite if, on held-out halves of their members' samples, two models are no better than one.
+    """Merges two clusters if two models are no better than one on held-out halves of their members' samples.
 
-    Pairs of the nearest models are tested, each cluster in one pair. Clusters that come from a trial wait for the next.
+    Each test compares two clusters with similar models; a cluster is in at most one pair. New clusters wait for the
+    next trial.
     """
 
     every: int = 5
     """Number of rounds between trials."""
     least_p: float = 0.5
-    """Clusters unite if the test for keeping them apart has at least this p-value; 0.5: if the mean gain is not above
-    zero."""
+    """Clusters merge if the test for keeping them apart has at least this p-value."""
     splits: ClassVar[bool] = True
     needs_ages: ClassVar[bool] = True
     reveals: ClassVar[Mapping[str, str]] = SplitByTest.reveals
@@ -225,15 +259,15 @@ class MergeByTest(ProcedureStep):
 @register("own-bodies-by-test")
 @dataclass(frozen=True)
 class OwnBodiesByTest(ProcedureStep):
-    """Every cluster gets a body of its own if that lowers the loss on held-out halves of the clients' samples.
+    """Gives every cluster its own body if this lowers the loss on held-out halves of the clients' samples.
 
-    The test waits until no cluster has come up since the trial before. Bodies are never shared again.
+    The test waits until no cluster is newer than the previous trial. Bodies are never shared again.
     """
 
     every: int = 5
     """Number of rounds between trials."""
-    rate: float = RATE
-    """Probability that bodies that do not differ are parted in a run, at most."""
+    rate: float = ERROR_RATE
+    """Largest probability that a run separates bodies that do not differ."""
     splits: ClassVar[bool] = True
     needs_ages: ClassVar[bool] = True
     reveals: ClassVar[Mapping[str, str]] = SplitByTest.reveals

@@ -1,8 +1,9 @@
 """Groups from a tree of clients, tested from the root down: a branch is cut if that predicts held-out halves better.
 
-The tree comes from one half of every client's samples. A client is a point, such as the projector on its subspace. If
-the branches differ, the mean point of a client's own branch is nearer to the point of its other half than the mean of
-both branches is. The test is that of `split_test.py`, with squared distances for losses.
+The tree is built from one half of every client's samples, with one point per client, such as the projector onto its
+subspace. If two branches differ, the point of a client's other half is nearer to the mean point of the client's own
+branch than to the mean point of both branches. The test is the one of `split_test.py`, with squared distances as
+losses.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import numpy.typing as npt
 
 from coterie.core.shard import Positions
 from coterie.tiers.landmarks import Floats
-from coterie.tiers.split_test import FEWEST, RATE, SplitTest, split_test
+from coterie.tiers.split_test import ERROR_RATE, MIN_PART_SIZE, SplitTest, split_test
 
 
 @dataclass(frozen=True)
 class TestedTree:
-    """The groups that were found."""
+    """The groups that the tests found."""
 
-    __test__ = False  # no test of pytest's
+    __test__ = False  # keeps pytest from collecting this class
 
     labels: npt.NDArray[np.int64]
-    """(m,) the group of each client; -1 for clients that stand alone above a group."""
+    """Group of each client, (m,); -1 for single clients that were split off above a branch that was cut."""
     tests: tuple[SplitTest, ...]
-    """In the order in which they were made; the number of the cluster is that of the test."""
+    """Tests in the order in which they were made; `cluster` is the index of the test."""
 
 
-def cut_tree(merges: Floats, within: Floats, across: Floats, samples: Floats, rate: float = RATE) -> TestedTree:
-    """Cut a tree from its root down, as long as held-out halves are predicted better.
+def cut_tree(merges: Floats, within: Floats, across: Floats, samples: Floats, rate: float = ERROR_RATE) -> TestedTree:
+    """Cut a tree from its root down, as long as this predicts held-out halves better.
 
     The j-th test has the level 6 / (pi^2 j^2) times `rate`, so that a federation without groups is cut with at most
     that probability. A branch of a single client is no group: the other branch is tested without it.
@@ -49,16 +50,16 @@ def cut_tree(merges: Floats, within: Floats, across: Floats, samples: Floats, ra
     waiting, groups = [to_tree(merges)], 0
     while waiting:
         whole = node = waiting.pop(0)
-        while not node.is_leaf() and min(node.left.count, node.right.count) < FEWEST:
+        while not node.is_leaf() and min(node.left.count, node.right.count) < MIN_PART_SIZE:
             node = node.left if node.left.count >= node.right.count else node.right
-        if not node.is_leaf() and node.count >= 2 * FEWEST:
+        if not node.is_leaf() and node.count >= 2 * MIN_PART_SIZE:
             parts = (np.array(node.left.pre_order()), np.array(node.right.pre_order()))
             level = rate * 6 / (math.pi * (len(tests) + 1)) ** 2
             tests.append(_tested(len(tests), parts, within, across, samples, level))
             if tests[-1].accepted:
                 waiting += [node.left, node.right]
                 continue
-        labels[whole.pre_order()] = groups  # with the clients that stand alone above a branch that is not cut
+        labels[whole.pre_order()] = groups  # includes single clients that were split off above an uncut branch
         groups += 1
     return TestedTree(labels, tuple(tests))
 
@@ -84,15 +85,15 @@ def _distances(members: Positions, within: Floats, across: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class CountedByHalves:
-    """How many groups two halves of the clients' samples show."""
+    """The number of groups that two halves of the clients' samples show."""
 
     K: int
     tests: tuple[SplitTest, ...]
-    """Of the tree that shows more groups, in the order in which they were made."""
+    """Tests of the tree with more groups, in the order in which they were made."""
 
 
-def count_by_halves(first: Floats, second: Floats, samples: Floats, rate: float = RATE) -> CountedByHalves:
-    """Return the number of groups of clients, from what each half of their samples makes of a vector.
+def count_by_halves(first: Floats, second: Floats, samples: Floats, rate: float = ERROR_RATE) -> CountedByHalves:
+    """Return the number of groups of clients, from one vector for each half of their samples.
 
     Vectors are compared by direction. The halves change places, too: a tree of the second halves is tested on the
     first ones. Each tree has half of the rate, and the one that shows more groups counts.
@@ -105,7 +106,7 @@ def count_by_halves(first: Floats, second: Floats, samples: Floats, rate: float 
     """
     from scipy.cluster.hierarchy import linkage  # slow to import
 
-    if len(first) < 2 * FEWEST:
+    if len(first) < 2 * MIN_PART_SIZE:
         return CountedByHalves(1, ())
     one, other = directions(first), directions(second)
     found = [cut_tree(linkage(a, "ward"), a @ a.T, b @ a.T, samples, rate / 2) for a, b in ((one, other), (other, one))]

@@ -1,4 +1,4 @@
-"""The server's knowledge after a round, from which members of tier 3 decide."""
+"""What the server knows after a round; the members of tier 3 decide from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coterie.core.state import AGE, TREE, ServerState
 from coterie.core.state_array import RegroupEvent
 from coterie.core.tree import with_splits
 from coterie.tiers.distance import Distance
-from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
+from coterie.tiers.landmarks import MAX_COMPARED, Floats, assign_to_nearest_part, lowest_keys
 
 if TYPE_CHECKING:
     from coterie.tiers.split_test import Trials
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A figure by which a step of the procedure decides about a cluster, beside its threshold."""
+    """A figure with its threshold, by which a step of the procedure decides about a cluster."""
 
     cluster: int
     name: str
-    """What is measured, such as `gap`."""
+    """Name of the figure, such as `gap`."""
     value: float
     threshold: float
     fires: Literal["above", "below"]
-    """On which side of the threshold the step acts."""
+    """Side of the threshold on which the step acts."""
     text: str
     """The figures in words."""
     more: Mapping[str, object] = field(default_factory=dict)
     """Further figures, ready for JSON."""
 
     def plain(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the statistic for JSON."""
         figures = {"statistic": self.name, "value": self.value, "threshold": self.threshold, "fires": self.fires}
         return {"cluster": self.cluster, **figures, "text": self.text, **self.more}
 
 
 @dataclass(frozen=True)
 class View:
-    """The server's knowledge after a round, from which members of tier 3 decide about the clusters."""
+    """What the server knows after a round; the members of tier 3 decide about the clusters from it."""
 
     state: ServerState
     """The state with the models after averaging; it has one restart."""
@@ -64,17 +64,17 @@ class View:
     weights: Tensor | None = None
     """Weights of the clients over the clusters, (a, K), if clients belong to several clusters."""
     changes: Changes | None = None
-    """Changes that single clients made, if they send them."""
+    """Updates of single clients, if clients send them."""
     distance: Distance | None = None
     """Distance between clients, tier 4."""
     taking_part: Positions | None = None
-    """Positions of the clients that take part in the round, before it, where a step compares only them."""
+    """Positions of the clients that take part in the coming round, if a step compares only these; else None."""
     trials: Trials | None = None
-    """Carries out tests with the clients; None where they cannot be asked."""
+    """Runs tests with the clients; None if clients cannot be asked."""
     statistics: list[Statistic] = field(default_factory=list)
-    """What the steps of the procedure have measured in this round; views after a regroup share the list."""
+    """Figures that the steps of the procedure measured in this round; views after a regroup share the list."""
     records_splits: bool = False
-    """Whether splits are added to the tree in the state (`core/tree.py`)."""
+    """Whether splits are recorded in the tree of the state (`core/tree.py`)."""
 
     @property
     def round(self) -> int:
@@ -93,7 +93,7 @@ class View:
 
     @property
     def choice(self) -> Tensor:
-        """Cluster of each client, (m,), the one of largest weight if it has several; -1: not known yet."""
+        """Cluster of each client, (m,); of several, the one with the largest weight; -1 if not known yet."""
         return self.state.choice[:, 0]
 
     @property
@@ -109,7 +109,7 @@ class View:
         return torch.bincount(self.choice[self.choice >= 0], minlength=self.K)
 
     def ages(self) -> Tensor:
-        """Return for how many rounds each cluster has existed, (K,); many where nobody counts them."""
+        """Return the number of rounds for which each cluster has existed, (K,); very large if no step needs it."""
         return self.state.arrays[AGE].value if AGE in self.state.arrays else torch.full((self.K,), sys.maxsize)
 
     def shares_first_rank(self, k: int) -> bool:
@@ -144,7 +144,7 @@ class View:
         return renormalised(torch.einsum("ak,akj->aj", weights.double(), flows))
 
     def _with_placed(self, state: ServerState) -> ServerState:
-        """Return the state with the rows of clients that have a cluster only now added to their clusters' portraits."""
+        """Return the state in which the rows of newly assigned clients are added to the portraits of their clusters."""
         if not len(self.portraits):
             return state
         at = torch.from_numpy(self.answered)
@@ -158,17 +158,17 @@ class View:
         """Return the ids of clients that answered, given as places in `answered`."""
         return tuple(self.clients[self.answered[place]] for place in places)
 
-    def pairwise(self, k: int, most: int = MOST) -> tuple[Positions, Floats]:
+    def pairwise(self, k: int, most: int = MAX_COMPARED) -> tuple[Positions, Floats]:
         """Return at most `most` members of cluster k that answered, and the distances between them, (n, n).
 
         If there are more, they are drawn anew in every round.
         """
         members = self.members(k)
         if len(members) > most:
-            members = members[drawn(fold(self.hashes[self.answered[members]], self.round), most)]
-        return members, self.apart(k, members)
+            members = members[lowest_keys(fold(self.hashes[self.answered[members]], self.round), most)]
+        return members, self.distances(k, members)
 
-    def apart(self, k: int, places: Positions) -> Floats:
+    def distances(self, k: int, places: Positions) -> Floats:
         """Return the distances (n, n) between members of cluster k, given as places in `answered`.
 
         A weighted distance is multiplied by the weights of cluster k for both clients.
@@ -178,19 +178,19 @@ class View:
         rows = {name: self.rows[name][at] for name in self.distance.reveals if name in self.rows}
         if self.changes is not None and self.distance.needs == "updates":
             rows["own_change"] = own_updates(self.changes, places, k)
-        apart = self.distance.server_pairwise(rows)
+        distances = self.distance.server_pairwise(rows)
         if self.weights is not None and self.distance.weighted:
             own = self.weights[at, k].double().numpy()
-            apart = apart * own[:, None] * own[None]
-        return apart
+            distances = distances * own[:, None] * own[None]
+        return distances
 
-    def with_the_rest(self, k: int, parts: Sequence[Positions]) -> list[Positions]:
-        """Return the parts of the compared members of cluster k, joined by its other members that answered."""
-        return with_the_rest(parts, self.members(k), lambda places: self.apart(k, places))
+    def assign_to_nearest_part(self, k: int, parts: Sequence[Positions]) -> list[Positions]:
+        """Return the parts of cluster k, to which its members that were not compared are added."""
+        return assign_to_nearest_part(parts, self.members(k), lambda places: self.distances(k, places))
 
 
 def own_updates(changes: Changes, members: Positions, k: int) -> Tensor:
-    """Return the changes that these clients made to model k, (members, P)."""
+    """Return the updates that these clients made to model k, (members, P)."""
     rows = torch.from_numpy(members)
     column = (changes.slots[rows] == k).int().argmax(dim=1)
     return changes.vectors[rows, column]

@@ -1,1 +1,1 @@
-"""From a plan to a result: initialisation, the loop, callbacks, run folders."""
+"""Training runs: plan, initialisation, loop, callbacks, run folders, and results."""

@@ -1,8 +1,8 @@
-"""How many clusters: trial runs with K = 1, 2, ... on a part of every client's samples, judged by the rest of them.
+"""Choice of the number of clusters by trial runs with K = 1, 2, ... on a part of every client's samples.
 
-A trial run is the run itself with fewer rounds. Its seed decides which samples are held out and the first models; all K
-share the seeds, so that differences between them are paired client by client. `verdict.py` holds the rule. Test data
-takes no part.
+A trial run is the same run with fewer rounds; the other samples judge it. Its seed decides which samples are held out,
+and the first models. All K share the seeds, so differences between them are paired client by client. `verdict.py`
+contains the decision rule. Test data is not used.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ Ints = npt.NDArray[np.int64]
 SHARE = 0.2
 """Share of each client's training samples that a trial run holds out."""
 PART = 0.5
-"""Share of the rounds that a trial run takes at most (docs/choosing-clusters.md)."""
+"""Largest share of the rounds that a trial run takes (docs/choosing-clusters.md)."""
 SETTLED, SETTLED_ROUNDS = 1e-3, 5
 """A trial run ends when its training loss has not fallen by this share for this many consecutive rounds."""
-BEYOND = 2
-"""No larger K is tried when this many in a row after the best one have a higher held-out loss."""
+MAX_WORSE_IN_A_ROW = 2
+"""No larger K is tried if this many in a row after the best one have a higher held-out loss."""
 REPEATABLE = 0.8
-"""Agreement between trial runs below which there is a warning that the clusters cannot be relied on."""
+"""Agreement between trial runs below which the user is warned that the clusters are unreliable."""
 ABSENT = -1
-"""The cluster of a client that did not answer."""
+"""Cluster of a client that did not answer."""
 
 
 Outcome = dict[str, Any]
-"""Result of a trial run, JSON-ready; see `_outcome`."""
+"""Result of a trial run, ready for JSON; see `_outcome`."""
 OnTrial = Callable[[int, int], None]
-"""Called with the number of finished trial runs and the largest number that there may be, before the first one and
-after each; with the number of finished ones twice if larger numbers of clusters are left out."""
+"""Function of the number of finished trial runs and their largest possible number. It is called before the first trial
+run and after each; both numbers are equal if larger numbers of clusters are skipped."""
 
 
 @dataclass
-class Settled(Callback):
-    """Ends a trial run when its training loss has stopped falling."""
+class StopWhenSettled(Callback):
+    """Ends a trial run when its training loss stops falling."""
 
     watch: Watch = field(default_factory=lambda: Watch("loss", SETTLED_ROUNDS, tolerance=SETTLED))
     reason: ClassVar[str] = "patience"
@@ -73,16 +73,16 @@ class Settled(Callback):
 
 @dataclass(frozen=True)
 class Trials:
-    """Results and costs of the trial runs."""
+    """Results and costs of all trial runs."""
 
     losses: Floats
-    """(K, S, m) held-out loss of each client, for 1, 2, ... clusters and each seed; NaN where nothing is held out."""
+    """(K, S, m) held-out loss of each client, for 1, 2, ... clusters and each seed; NaN if nothing is held out."""
     clusters: Ints
-    """(K, S, m) the cluster of each client, or `ABSENT`."""
+    """(K, S, m) cluster of each client, or `ABSENT`."""
     sizes: Ints
     """(m,) number of training samples of each client, held-out ones included."""
     rounds: int
-    """Most rounds of one trial run."""
+    """Largest number of rounds of a trial run."""
     bytes_up: int
     bytes_down: int
     exchanges: int
@@ -91,18 +91,18 @@ class Trials:
 def choose(
     plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
 ) -> tuple[Plan, dict[str, Any]]:
-    """Return the plan with its number of clusters, and what was found, JSON-ready.
+    """Return the plan with its number of clusters, and the findings, ready for JSON.
 
     Args:
-        plan: A plan whose number of clusters is left to trial runs.
+        plan: A plan whose number of clusters is chosen by trial runs.
         train: Runs a plan to its end.
-        log: Keeps the results of finished trial runs; those that it holds already are not run again.
+        log: Log of finished trial runs; those that it contains are not run again.
         on_trial: Called after each trial run.
     """
     trials = _trials(plan, train, log, on_trial)
     agreements = [agreement(row, trials.sizes) for row in trials.clusters]
     in_use = [_in_use(row) for row in trials.clusters]
-    # spare clusters only help a random start: where all clients are in one, there is one
+    # extra clusters only help a random start: if all clients are in one cluster, K is 1
     single = np.array(in_use)[:, None, None] == 1
     losses = np.where(single, trials.losses[0], trials.losses)
     data = HeldOut.of(losses, trials.sizes, SHARE, _unit_loss(plan.learner))
@@ -128,7 +128,10 @@ def choose(
         "rounds": trials.rounds,
         "share": SHARE,
         "judged": len(data.sizes),
-        "warnings": [*([] if caution is None else [caution]), *_cautions(K, agreements, in_use, most_clusters(plan))],
+        "warnings": [
+            *([] if caution is None else [caution]),
+            *_warnings_about(K, agreements, in_use, most_clusters(plan)),
+        ],
         "bytes_up": trials.bytes_up,
         "bytes_down": trials.bytes_down,
         "exchanges": trials.exchanges,
@@ -137,7 +140,7 @@ def choose(
 
 
 def trial_settings(plan: Plan) -> TrialSettings:
-    """Return how trial runs choose the number of clusters."""
+    """Return the settings of trial runs."""
     assert isinstance(plan.method, TrialSettings), "checked when the run is planned"
     return plan.method
 
@@ -149,21 +152,21 @@ def trial_rounds(plan: Plan) -> int:
 
 
 def most_clusters(plan: Plan) -> int:
-    """The largest number of clusters that is tried: never more than there are clients."""
+    """Return the largest number of clusters to try, at most the number of clients."""
     return min(int(trial_settings(plan).max_clusters), len(plan.data.clients))
 
 
 def announcement(plan: Plan) -> str:
-    """What is going to be done, for somebody who waits for it."""
+    """Return a sentence that announces the trial runs to the user."""
     most, seeds = most_clusters(plan), trial_settings(plan).choose_seeds
     return (
-        f"up to {most * seeds} trial runs of at most {trial_rounds(plan)} rounds choose the number of clusters, "
-        f"1 to {most}"
+        f"choosing the number of clusters from 1 to {most}: up to {most * seeds} trial runs of at most "
+        f"{trial_rounds(plan)} rounds"
     )
 
 
 def _unit_loss(learner: Learner) -> float | None:
-    """Loss of a prediction that is wrong by 1, which turns a mean loss into an RMSE; None for classes."""
+    """Return the loss of a prediction with an error of 1, which turns a mean loss into an RMSE; None for classes."""
     if learner.classes is not None:
         return None
     return float(learner.loss(torch.zeros(1, 1), torch.ones(1, 1)))
@@ -175,11 +178,11 @@ def _unit_loss(learner: Learner) -> float | None:
 def agreement(clusters: Ints, sizes: Ints) -> float | None:
     """Return the mean adjusted Rand index of all pairs of trial runs; None for a single trial run.
 
-    Clients are weighted by their numbers of samples: which cluster a client with one sample is in is chance, and says
-    nothing about the clusters.
+    Clients are weighted by their numbers of samples, because the cluster of a client with one sample is arbitrary and
+    says nothing about the clusters.
 
     Args:
-        clusters: (S, m) the cluster of each client in each trial run, or `ABSENT`, which leaves it out.
+        clusters: (S, m) cluster of each client in each trial run; clients with `ABSENT` are left out.
         sizes: (m,) number of training samples of each client.
     """
     pairs = []
@@ -190,25 +193,25 @@ def agreement(clusters: Ints, sizes: Ints) -> float | None:
 
 
 def _in_use(clusters: Ints) -> float:
-    """How many clusters have a client, the mean over the rows of (S, m)."""
+    """Return the number of clusters with clients, averaged over the rows of (S, m)."""
     return float(np.mean([len(np.unique(row[row != ABSENT])) for row in clusters]))
 
 
-def _cautions(K: int, agreements: Sequence[float | None], in_use: Sequence[float], most: int) -> Iterator[str]:
-    """What speaks against relying on K clusters; one value for each number tried, of at most `most`."""
+def _warnings_about(K: int, agreements: Sequence[float | None], in_use: Sequence[float], most: int) -> Iterator[str]:
+    """Yield reasons not to rely on K clusters; the sequences have one value for each number of clusters tried."""
     agreed, used = agreements[K - 1], in_use[K - 1]
     if agreed is not None and agreed < REPEATABLE:
         yield (
-            f"the trial runs with {K} clusters agree little about who belongs together (adjusted Rand index "
-            f"{agreed:.2f}): more clusters fit better, but these may be different ones next time; try more restarts"
+            f"the trial runs with {K} clusters agree little on the groups (adjusted Rand index {agreed:.2f}): more "
+            "clusters fit better, but another run may find other ones; try more restarts"
         )
     if used <= K - 0.5:
         yield (
-            f"of {K} clusters {used:.1f} were in use in the trial runs: spare ones help a random start, so with more "
-            "restarts fewer may do"
+            f"of {K} clusters only {used:.1f} had clients in the trial runs: extra clusters help a random start, so "
+            "with more restarts fewer may be enough"
         )
     if K == most > 1:
-        yield f"{K} is the largest number that was tried, and more may be better: give a larger max_clusters"
+        yield f"{K} is the largest number of clusters that was tried, and more may be better: set a larger max_clusters"
 
 
 # ---- the trials ----------------------------------------------------------------------------------------------------
@@ -236,7 +239,7 @@ def _trials(
                 on_trial(done + 1, most * seeds)
             done += 1
             outcomes[-1].append(outcome)
-        if _beyond(_losses(outcomes), data.sizes):
+        if _is_past_best(_losses(outcomes), data.sizes):
             break
     if done < most * seeds:
         on_trial(done, done)
@@ -251,47 +254,47 @@ def _trials(
 
 
 def _losses(outcomes: Sequence[Sequence[Outcome]]) -> Floats:
-    """(K, S, m) held-out losses; those that are not finite are kept as text."""
+    """Return the held-out losses, (K, S, m); losses that are not finite are stored as text."""
     return np.array([[[float(loss) for loss in outcome["losses"]] for outcome in row] for row in outcomes])
 
 
-def _beyond(losses: Floats, sizes: Ints) -> bool:
-    """Whether the last numbers of clusters were all worse than an earlier one, so that larger ones are not tried."""
+def _is_past_best(losses: Floats, sizes: Ints) -> bool:
+    """Return whether the last numbers of clusters were all worse than an earlier one; larger ones are then skipped."""
     mean = HeldOut.of(losses, sizes, SHARE).mean
-    return len(mean) - 1 - int(mean.argmin()) >= BEYOND
+    return len(mean) - 1 - int(mean.argmin()) >= MAX_WORSE_IN_A_ROW
 
 
 def _outcome_of(trial: Plan, train: Callable[[Plan], Result]) -> Outcome:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DivergenceWarning)  # a trial that diverges is out of the running
+        warnings.simplefilter("ignore", DivergenceWarning)  # a trial run that diverges is not chosen
         return _outcome(trial, train(trial))
 
 
 def _own_samples(plan: Plan) -> ClientDirectory:
-    """The samples that the run itself trains on and nothing else: no test data, no validation samples, no truth."""
+    """Return only the samples that the run trains on: no test data, no validation samples, no true groups."""
     share, seed, data = plan.settings.validation, plan.settings.seed, plan.data
     if share is None:
         return data.training_only()
     if not isinstance(data, FederatedDataset):
         raise ConfigError(
-            "clusters=auto holds out samples of its own, and clients that live elsewhere hold out once: leave "
-            "validation out, or give a number of clusters"
+            "clusters=auto holds out samples itself, and remote clients can hold out samples only once: leave "
+            "validation out, or set a number of clusters"
         )
     return validation_split(data, share, seed).training_only()
 
 
 def _trial(plan: Plan, data: ClientDirectory, K: int, s: int, rounds: int) -> Plan:
-    """Return the run with K clusters, seed number s and samples held out, evaluated once at its end."""
+    """Return the run with K clusters, trial seed s and held-out samples, evaluated once at its end."""
     seed = key_for(plan.settings.seed, Purpose.TRIAL, s) >> 1  # seeds have 63 bits
     once = {"rounds": rounds, "evaluate_every": rounds, "patience": None, "finetune": None}
     return plan.on(data, clusters=K, seed=seed, validation=SHARE, **once)
 
 
 def _outcome(trial: Plan, result: Result) -> Outcome:
-    """What a trial run showed and took, JSON-ready.
+    """Return the result and the cost of a trial run, ready for JSON.
 
-    Held-out loss and cluster of each client, (m,) each. The loss is NaN where nothing is held out and infinite after
-    divergence; both are written as text, which `float` reads.
+    These are the held-out loss and the cluster of each client, (m,) each. A loss is NaN if nothing is held out, and
+    infinite after divergence; both are written as text, which `float` reads.
     """
     assert trial.validated is not None
     place = {client: i for i, client in enumerate(trial.data.clients)}
@@ -312,9 +315,10 @@ def _outcome(trial: Plan, result: Result) -> Outcome:
 
 
 def _judging_bytes(result: Result) -> tuple[int, int]:
-    """Up and down, of the last exchange of a trial run: every client gets all models and returns three numbers a start.
+    """Return the bytes up and down of the last exchange of a trial run.
 
-    They are its training loss, by which the start is chosen, its cluster and its held-out loss.
+    Every client receives all models and returns three numbers for each restart: its training loss, by which the restart
+    is chosen, its cluster, and its held-out loss.
     """
     starts, model = len(result.metrics.get("start_losses", [0])), result.parameters[0]
     sent = sum(p.numel() * p.element_size() for p in model.values()) * len(result.parameters) * starts

@@ -1,4 +1,4 @@
-"""The end of a run: the restart that is kept, the final assignment, the final figures and the result."""
+"""The end of a run: the restart to keep, the final assignment, the final figures and the result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from coterie.training.snapshot import Evaluation, Snapshot, kept_by_clients
 
 
 def has_stopped(records: Sequence[RoundRecord]) -> bool:
-    """Whether the run ended before its last round."""
+    """Return whether the run ended before its last round."""
     return bool(records) and records[-1].stopped is not None
 
 
@@ -54,10 +54,10 @@ def conclude(
 
     Args:
         plan: The run.
-        state: The state whose models are kept.
-        found: What the initialisation found out and what it cost.
-        records: The records of all rounds.
-        epsilon: Privacy budget spent by a private run, including rounds that were asked for and are in no record.
+        state: The state whose models are the final ones.
+        found: Findings of the initialisation and their cost.
+        records: Records of all rounds.
+        epsilon: Privacy budget that a private run spent, including rounds that were started but not recorded.
     """
     end = FinalSnapshot.of(plan, state, records, epsilon, automatic=RATE in found)
     if end.why_diverged is not None:
@@ -71,7 +71,7 @@ def conclude(
         _metrics(end, found),
         _client_results(end),
         plan.data.fingerprint(),
-        _beside(end) | {f"{SPLITS}{name}": rows for name, rows in end.state.tree.items()},
+        _extra_arrays(end) | {f"{SPLITS}{name}": rows for name, rows in end.state.tree.items()},
         None if end.kept is None else to_plain(end.kept.objective),
         plan.data.schema,
         plan.diagnosis,
@@ -80,13 +80,13 @@ def conclude(
     )
 
 
-def _metrics(end: FinalSnapshot, told: Mapping[str, Any]) -> Metrics:
-    """The final figures, with the findings and the costs of the initialisation in `told`."""
+def _metrics(end: FinalSnapshot, found: Mapping[str, Any]) -> Metrics:
+    """Return the final figures, with the findings and the costs of the initialisation in `found`."""
     records = end.records
-    ways = ("moment_descent", "one_shot", "grouping", "chosen")
-    initial = next(({way} for way in ways if way in told), set())
-    before = [told[way] for way in ({"diagnosed", RATE, REFIT} & told.keys()) | initial]
-    seconds = round(sum(record.seconds for record in records), 3) + told.get("beginning_seconds", 0)
+    kinds = ("moment_descent", "one_shot", "grouping", "chosen")
+    initial = next(({kind} for kind in kinds if kind in found), set())
+    before = [found[kind] for kind in ({"diagnosed", RATE, REFIT} & found.keys()) | initial]
+    seconds = round(sum(record.seconds for record in records), 3) + found.get("beginning_seconds", 0)
     exchanges = {"exchanges": len(records) + sum(each["exchanges"] for each in before)} if before else {}
     return Metrics(
         diverged=end.why_diverged is not None,
@@ -100,7 +100,7 @@ def _metrics(end: FinalSnapshot, told: Mapping[str, Any]) -> Metrics:
         bytes_down=sum(record.bytes_down for record in records) + sum(each.get("bytes_down", 0) for each in before),
         seconds=round(seconds, 3),
         stopped=records[-1].stopped if records else None,
-        measures=measured(end, "end") | finite_numbers(told) | exchanges,
+        measures=measured(end, "end") | finite_numbers(found) | exchanges,
     )
 
 
@@ -109,9 +109,10 @@ def _metrics(end: FinalSnapshot, told: Mapping[str, Any]) -> Metrics:
 
 @dataclass(frozen=True, eq=False)
 class FinalSnapshot(Snapshot):
-    """The end of a run. All clients have been asked once more for their cluster."""
+    """The end of a run, after all clients have been asked for their clusters once more."""
 
-    settled: Settled = field(kw_only=True)
+    settled: FinalAssignment = field(kw_only=True)
+    """The restart to keep and the final assignment."""
     automatic: bool = field(kw_only=True)
     """Whether the learning rate was found before the first round."""
 
@@ -124,8 +125,8 @@ class FinalSnapshot(Snapshot):
         epsilon: float | None,
         automatic: bool,
     ) -> FinalSnapshot:
-        """Return the last snapshot of the restart that is kept."""
-        settled = settle(plan, state)
+        """Return the last snapshot of the restart to keep."""
+        settled = final_assignment(plan, state)
         losses = settled.start_losses.tolist()
         return cls(
             plan, state, settled.restart, settled.own, losses, records, epsilon, settled=settled, automatic=automatic
@@ -151,7 +152,7 @@ class FinalSnapshot(Snapshot):
 
     @cached_property
     def asked(self) -> Tensor:
-        """(m,) the clusters of the clients that are asked for scores, -1 for the others."""
+        """(m,) clusters of the clients that are asked for scores, -1 for the others."""
         with_samples = self.with_validation_samples if self.data.tested is None else self.with_test_samples
         return self.honest(with_samples(self.choice))
 
@@ -168,12 +169,12 @@ class FinalSnapshot(Snapshot):
 
     @cached_property
     def why_diverged(self) -> str | None:
-        """Sentence that says that and why the training diverged; None if it did not."""
+        """Sentence about the divergence and its reason; None if the training did not diverge."""
         return _why_diverged(self)
 
     @cached_property
     def certainty(self) -> Certainty | None:
-        """Probability of each client's cluster; None if clusters were not looked for or the models are of no use."""
+        """Probability of each client's cluster; None if the method looks for no clusters or the models are unusable."""
         plan = self.plan
         if self.K == 1 or not self.finds_groups or not plan.may_evaluate or self.why_diverged is not None:
             return None
@@ -185,7 +186,7 @@ class FinalSnapshot(Snapshot):
         plan, rounds = self.plan, len(self.records)
         if plan.settings.finetune is None or not plan.may_evaluate:
             return None
-        # the proximal term is for rounds that end in an average, so fine-tuning goes without it
+        # the proximal term serves rounds that end in an average, so fine-tuning does without it
         return finetuned_scores(
             plan.federation,
             self.clusters,
@@ -218,9 +219,9 @@ class FinalSnapshot(Snapshot):
 
 
 def _why_diverged(end: FinalSnapshot) -> str | None:
-    """Return the sentence that says that and why the training diverged, or None if it did not.
+    """Return a sentence about the divergence and its reason, or None if the training did not diverge.
 
-    The models are those of the last round, or of an earlier one whose validation loss was the least.
+    The models are those of the last round, or of an earlier one with the lowest validation loss.
     """
     plan, state, records, settled, found = end.plan, end.state, end.records, end.settled, end.answers
     last = state.round == len(records) and bool(records) and records[-1].stopped == divergence.DIVERGED
@@ -241,8 +242,8 @@ def _why_diverged(end: FinalSnapshot) -> str | None:
     return None if why is None else divergence.sentence(why, lr, end.automatic)
 
 
-def _beside(end: FinalSnapshot) -> Params:
-    """Arrays that predict besides the models: the Gaussians of a joint density, the personal models of clients."""
+def _extra_arrays(end: FinalSnapshot) -> Params:
+    """Return arrays that predictions need besides the models: Gaussians of a joint density, or personal models."""
     kept, clusters, rows = end.kept, end.clusters, torch.from_numpy(end.positions)
     if kept is None:
         return {}
@@ -258,7 +259,7 @@ def _beside(end: FinalSnapshot) -> Params:
 
 
 def _diagnostics(end: FinalSnapshot) -> Diagnostics | None:
-    """What `Result.coefficients`, `Result.baselines` and others are computed from; None if the training diverged."""
+    """Return the source of `Result.coefficients`, `Result.baselines` and others; None if the training diverged."""
     plan = end.plan
     if end.why_diverged is not None:
         return None
@@ -280,7 +281,7 @@ def _diagnostics(end: FinalSnapshot) -> Diagnostics | None:
 
 
 MOST_UNNAMED = 30
-"""Features without names that are called x1, x2, ..."""
+"""Largest number of unnamed features that get the names x1, x2, ..."""
 
 
 def _labels(schema: Schema, profile: Profile) -> Labels:
@@ -299,45 +300,46 @@ def _labels(schema: Schema, profile: Profile) -> Labels:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """The restart that is kept and the final assignment."""
+class FinalAssignment:
+    """The restart to keep and the final cluster of each client."""
 
     positions: np.ndarray
-    """Who answered."""
+    """Positions of the clients that answered."""
     own: Tensor
-    """(m,) each client's final cluster, or -1."""
+    """(m,) final cluster of each client, or -1."""
     restart: int
+    """The restart to keep."""
     start_losses: np.ndarray
-    """(R,) each restart's mean training loss."""
+    """(R,) mean training loss of each restart."""
     weights: np.ndarray | None = None
-    """(answered, K) each client's own weights, where it has some."""
+    """(answered, K) weights of each client, if clients keep weights."""
     components: np.ndarray | None = None
-    """(answered, P) the same of the objective's components."""
+    """(answered, P) weights of the components of the objective."""
     unfit: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Those of `positions` whose training loss is not finite."""
     trained: float | None = None
-    """Mean training loss under the models that clients last trained, where they may have left those."""
+    """Mean training loss under the models that clients last trained, if clients may have left these since."""
 
 
 NOTHING_ASKED = Scores(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 
-def settle(plan: Plan, state: ServerState) -> Settled:
-    """Return the restart that is kept and the final assignment, by the answers of the clients if they may be asked."""
+def final_assignment(plan: Plan, state: ServerState) -> FinalAssignment:
+    """Return the restart to keep and the final assignment, from the clients' answers if they may be asked."""
     if not plan.may_evaluate:
         return _as_reported(state)
     kept = kept_by_clients(plan, state, 0)
     return _by_loss(plan, state) if kept is None else _by_weight(plan, state, kept)
 
 
-def _as_reported(state: ServerState) -> Settled:
-    """By what clients reported in their last rounds. One restart."""
+def _as_reported(state: ServerState) -> FinalAssignment:
+    """Return the assignment that clients reported in their last rounds, for a single restart."""
     own = state.choice[:, 0]
-    return Settled(np.flatnonzero((own >= 0).numpy()), own, 0, np.array([np.nan]))
+    return FinalAssignment(np.flatnonzero((own >= 0).numpy()), own, 0, np.array([np.nan]))
 
 
-def _by_loss(plan: Plan, state: ServerState) -> Settled:
-    """By training loss: the least one of each client, and of each restart."""
+def _by_loss(plan: Plan, state: ServerState) -> FinalAssignment:
+    """Return the assignment by the lowest training loss of each client, and the restart with the lowest mean loss."""
     clusters = state.clusters
     groups = assigned_groups(plan.tiers, state)
     positions, table = training_losses(plan.federation, clusters, groups, state.round - 1)
@@ -347,12 +349,12 @@ def _by_loss(plan: Plan, state: ServerState) -> Settled:
         own[rows] = groups[rows]
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.array([np.average(table[:, 0], weights=sizes)])
-        return Settled(positions, own, 0, loss, unfit=positions[~np.isfinite(table[:, 0])])
+        return FinalAssignment(positions, own, 0, loss, unfit=positions[~np.isfinite(table[:, 0])])
     by_restart = table.reshape(len(table), clusters.restarts, clusters.K)
     known = np.where(np.isfinite(by_restart), by_restart, np.inf)
     chosen = known.argmin(axis=2)
-    told = state.choice.numpy()[positions]
-    trained = np.where(told >= 0, told, chosen)
+    reported = state.choice.numpy()[positions]
+    trained = np.where(reported >= 0, reported, chosen)
     if plan.tiers.assignment.keeps:  # clients that have a cluster stay in it
         chosen = trained
     mine, before = (np.take_along_axis(known, each[:, :, None], axis=2)[:, :, 0] for each in (chosen, trained))
@@ -361,14 +363,14 @@ def _by_loss(plan: Plan, state: ServerState) -> Settled:
     restart = best_restart(torch.from_numpy(losses))
     own[rows] = torch.from_numpy(chosen[:, restart])
     unfit = positions[~np.isfinite(mine[:, restart])]
-    return Settled(positions, own, restart, losses, unfit=unfit, trained=float(last[restart]))
+    return FinalAssignment(positions, own, restart, losses, unfit=unfit, trained=float(last[restart]))
 
 
-def _by_weight(plan: Plan, state: ServerState, by: Own) -> Settled:
-    """By the clients' own weights: the cluster that weighs most, and the restart of least loss in the last round.
+def _by_weight(plan: Plan, state: ServerState, by: Own) -> FinalAssignment:
+    """Return the assignment by the clients' largest weights, and the restart with the lowest loss in the last round.
 
-    That loss is weighed sample by sample. The models' mean losses weighed by client would punish models that are good
-    at some samples and bad at others, which is what a mixture is for.
+    That loss is weighted sample by sample. Mean losses of the models, weighted by client, would penalise models that
+    fit some samples well and others badly, which is the purpose of a mixture.
     """
     positions, weights = own_weights(plan.federation, state.clusters, by, state.round - 1)
     restart = best_restart(state.loss)
@@ -377,17 +379,17 @@ def _by_weight(plan: Plan, state: ServerState, by: Own) -> Settled:
     shares = plan.tiers.objective.client_by_cluster(components, state.clusters.K)
     own[torch.from_numpy(positions)] = shares.argmax(dim=1)
     losses = state.loss.numpy()
-    return Settled(positions, own, restart, losses, weights=shares.numpy(), components=components.numpy())
+    return FinalAssignment(positions, own, restart, losses, weights=shares.numpy(), components=components.numpy())
 
 
 # ---- clients -------------------------------------------------------------------------------------------------------
 
 Column = Callable[[FinalSnapshot], Mapping[int, Any]]
-"""An optional figure of clients: its values by the clients' positions."""
+"""An optional figure of the clients: a function that returns its values by the clients' positions."""
 
 
 def _client_results(end: FinalSnapshot) -> list[ClientResult]:
-    """One for each client that answered; a client without samples to be evaluated on has no score."""
+    """Return the result of each client that answered; a client without samples to evaluate on has no score."""
     found = end.evaluation.scores or NOTHING_ASKED
     scores, losses = _by_position(found.positions, found.score), _by_position(found.positions, found.loss)
     certainty = _certainty(end)
@@ -407,7 +409,7 @@ def _client_results(end: FinalSnapshot) -> list[ClientResult]:
 
 
 def _by_position(positions: np.ndarray, values: np.ndarray | None) -> dict[int, Any]:
-    """Values by the positions of their clients, None for numbers that are not finite; empty if there are no values."""
+    """Return values by the positions of their clients, with None for numbers that are not finite."""
     if values is None:
         return {}
     return dict(zip(positions.tolist(), finite_numbers(values.tolist()), strict=True))
@@ -433,7 +435,7 @@ def _posterior(end: FinalSnapshot) -> dict[int, Any]:
 
 
 def _samples_needed(end: FinalSnapshot) -> dict[int, Any]:
-    """Number of samples with which clients that no cluster is certain for could be placed; more than they have."""
+    """Return the number of samples with which an uncertain client could be assigned; it exceeds what it has."""
     found = end.certainty
     if found is None:
         return {}
@@ -458,7 +460,7 @@ def _weights(end: FinalSnapshot) -> dict[int, Any]:
 
 
 def _components(end: FinalSnapshot) -> dict[int, Any]:
-    """Weights of the components of the objective, where a cluster has several."""
+    """Return the weights of the components of the objective, if a cluster has several."""
     several = end.plan.tiers.objective.client_components(end.K) > end.K
     return _by_position(end.positions, end.settled.components) if several else {}
 

@@ -1,4 +1,4 @@
-"""Figures about a finished run that are computed only when they are asked for: intervals, alternatives, profiles."""
+"""Figures about a finished run that are computed on demand: intervals, alternatives, profiles."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from coterie.learners.minimum import GeneralisedLinear
 from coterie.training.divergence import overflow_refused
 
 MOST_PRODUCTS = 2 * 10**10
-"""Samples times squared coefficients up to which the coefficients' intervals are computed; a second or two."""
+"""Largest product of samples and squared coefficients for intervals of linear models; they take a second or two."""
 MOST_REPEATED = 10**9
-"""The same for what takes several passes over the samples: logistic models and the alternatives to clusters."""
+"""The same limit for computations with several passes: logistic models and alternatives to clusters."""
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """A finished run in memory, from which diagnostics can be computed; each is computed once.
+    """A finished run in memory that computes diagnostics, each at most once.
 
-    They need sums over the data of the clients, which are asked for them.
+    Diagnostics need sums over the data of the clients, which are asked for them.
     """
 
     federation: Federation
     learner: Learner
     clusters: Clusters
     own: Tensor
-    """(m,) the final cluster of each client, or -1."""
+    """(m,) final cluster of each client, or -1."""
     round: int = field(kw_only=True)
     """Number of the last round."""
     lr: float | None = field(kw_only=True)
@@ -47,19 +47,19 @@ class Diagnostics:
     labels: Labels = field(kw_only=True)
     """Names of features and classes, and the scaling of the features."""
     remote: bool = field(kw_only=True)
-    """Whether clients live on other machines, where an exchange takes seconds."""
+    """Whether clients are on other machines, so that an exchange takes seconds."""
     may_ask: bool = field(kw_only=True)
-    """Whether clients may be asked for sums: not in a private run."""
+    """Whether clients may be asked for sums; not in a private run."""
     shares_models: bool = field(kw_only=True)
     """Whether clients share the models of clusters."""
     tested: Tensor | None = field(kw_only=True)
-    """(m,) as `own`, with -1 for clients without held-out samples; None if nobody has any."""
+    """(m,) as `own`, with -1 for clients without held-out samples; None if no client has any."""
     kept: Own | None = field(kw_only=True)
-    """What clients keep and predict with; None: they predict with the model of their cluster."""
+    """State that clients keep and predict with; None if they predict with the model of their cluster."""
 
     @cached_property
     def coefficients(self) -> dict[str, Any] | None:
-        """Coefficients with intervals and the guides of the theory; None where there are none or they cost too much."""
+        """Coefficients with intervals and theoretical guides; None if there are none or they cost too much."""
         if not self.may_ask or not self.shares_models or not isinstance(self.learner, GeneralisedLinear):
             return None
         if self._products > (MOST_PRODUCTS if isinstance(self.learner, Linear) else MOST_REPEATED):
@@ -79,16 +79,16 @@ class Diagnostics:
 
     @property
     def affords_coefficients(self) -> bool:
-        """Whether intervals of coefficients are worth their exchanges without being asked for.
+        """Whether intervals of coefficients are worth their exchanges even if the user does not ask for them.
 
-        Least squares take two exchanges, a logistic model a dozen. Remote clients are asked so often only if the
-        features have names, so that somebody will read the coefficients.
+        Least squares take two exchanges, a logistic model about twelve. Remote clients are asked that often only if the
+        features have names, so that the coefficients can be interpreted.
         """
         return not self.remote or isinstance(self.learner, Linear) or self.labels.features is not None
 
     @cached_property
     def baselines(self) -> Baselines | None:
-        """The held-out error beside that of alternatives; None where there is none or it costs too much."""
+        """Held-out error compared with alternatives; None if there is none or it costs too much."""
         if not self.may_ask or self.tested is None or not applies(self.learner, self.clusters):
             return None
         if self._products > MOST_REPEATED:
@@ -106,7 +106,7 @@ class Diagnostics:
 
     @cached_property
     def groups(self) -> Groups | None:
-        """Profiles of the groups; None where clients share no models or features have no names."""
+        """Profiles of the groups; None if clients share no models or features have no names."""
         if not self.may_ask or not self.shares_models:
             return None
         with torch.no_grad():

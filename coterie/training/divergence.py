@@ -1,8 +1,8 @@
-"""Whether a training diverged: the one verdict that the result, the terminal, the report, comparisons and sweeps share.
+"""Detection of divergence: one decision for the result, the terminal, the report, comparisons and sweeps.
 
-A sound training ends with a training loss below that of a model that ignores its input, and below that of the models it
-started from. One that ends far above both has diverged: its models are not to be used, however certain the figures look
-that are computed from them. docs/divergence.md says how the margins were chosen.
+Successful training ends with a training loss below that of a model that ignores its input, and below that of the
+initial models. Training that ends far above both has diverged: its models must not be used, however certain the figures
+computed from them look. docs/divergence.md explains the choice of the margins.
 """
 
 from __future__ import annotations
@@ -18,53 +18,54 @@ from torch.linalg import LinAlgError as TorchLinAlgError  # type: ignore[attr-de
 from coterie.errors import TrainingError
 
 DIVERGED = "diverged"
-"""In a record's `stopped`: the round ended the training because no client had a finite update."""
+"""Value of a record's `stopped`: the round ended the training because no client had a finite update."""
 NAMED = 3
-"""Clients that a sentence names."""
+"""Largest number of clients that a sentence names."""
 MARGIN = 3.0
-"""A training loss this many times the reference counts as diverged."""
+"""A training loss of this many times the reference counts as diverged."""
 FAR = 1e6
-"""First models that are worse than a model that ignores its input excuse a loss this many times as great, no more."""
+"""Largest factor by which initial models worse than one that ignores its input may raise the reference."""
 WIDE_MARGIN = 100.0
-"""The same where sound models can be far above it: on held-out samples, after a change of clusters, with noise."""
+"""Margin if good models can be far above the reference: on held-out samples, after a change of clusters, with noise."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a training when it has ended; None for what nobody could be asked."""
+    """Facts about a finished training; None for values that clients could not be asked for."""
 
     models_finite: bool
+    """Whether all parameters are finite."""
     updates_finite: bool
-    """False when a round ended the training because no client had a finite update."""
+    """Whether clients had finite updates; False if a round ended the training because none had one."""
     loss: float | None
-    """Mean training loss; infinite or NaN where it is for some client."""
+    """Mean training loss; infinite or NaN if it is for some client."""
     trained: float | None
-    """The same under the models that clients last trained, which they may have left for better ones since."""
+    """Mean training loss under the models that clients last trained, which they may have left for better ones."""
     unfit: Sequence[str]
     """The clients whose training loss is not finite."""
     evaluated: float | None
     """Mean loss of the models that clients predict with, on held-out samples if there are any."""
     reference: float | None
-    """The loss that a sound training stays below; see `reference`."""
+    """Loss below which successful training stays; see `reference`."""
     noised: bool = False
-    """Whether the run is private, so that noise alone makes models worse."""
+    """Whether the run is private, so that noise alone can make models worse."""
 
 
 def reference(classes: int | None, zero: float | None, first: float | None, first_untrained: bool) -> float | None:
-    """Return the loss that a sound training stays below, from what the server knows anyway; None if it knows nothing.
+    """Return the loss below which successful training stays, from facts that the server has; None if it has none.
 
     Args:
-        classes: Number of classes; None for numbers.
-        zero: For numbers, the training loss of a model that always predicts 0, where that is known. For classes it is
-            log(C): every class has the same probability.
-        first: The training loss that the first round recorded.
-        first_untrained: Whether `first` is the loss of models that no client has trained. If it is, a training that has
-            only just begun may still be near it, as long as that is not hopelessly far; if not, it may be that of a
-            divergence and only counts for want of anything else.
+        classes: Number of classes; None for a regression.
+        zero: For a regression, the training loss of a model that always predicts 0, if known. For classes it is log(C),
+            the loss with equal probabilities.
+        first: Training loss that the first round recorded.
+        first_untrained: Whether `first` is the loss of models that no client has trained. If so, training that has only
+            just started may still be near it, unless it is hopelessly far; if not, it may be the loss of a divergence
+            and counts only if nothing else is known.
     """
     if classes is not None:
         zero = math.log(max(2, classes))
-    # targets that are all 0, or whose squares are, have no scale to compare with
+    # targets that are all 0, or whose squares are 0, give no scale for a comparison
     zero, first = (value if value is not None and 0 < value < math.inf else None for value in (zero, first))
     if zero is None or first is None:
         return first if zero is None else zero
@@ -72,9 +73,9 @@ def reference(classes: int | None, zero: float | None, first: float | None, firs
 
 
 def why_diverged(outcome: Outcome) -> str | None:
-    """Return what shows that the training diverged, as half a sentence, or None if nothing does."""
+    """Return the evidence that the training diverged, as half a sentence, or None if there is none."""
     if not outcome.updates_finite:
-        return "no client had a finite update any more"
+        return "no client had a finite update"
     if not outcome.models_finite:
         return "the parameters are not finite"
     loss, known = outcome.loss, outcome.reference
@@ -86,7 +87,7 @@ def why_diverged(outcome: Outcome) -> str | None:
         return "the training loss is not finite"
     if known is None:
         return None
-    nothing = f"that of models that have learned nothing is {known:.3g}"
+    nothing = f"that of models without training is {known:.3g}"
     if loss is not None and loss > (WIDE_MARGIN if outcome.noised else MARGIN) * known:
         return f"the training loss is {loss:.3g}, {nothing}"
     for what, value in (("last trained", outcome.trained), ("predict with", outcome.evaluated)):
@@ -96,7 +97,7 @@ def why_diverged(outcome: Outcome) -> str | None:
 
 
 def sentence(why: str, lr: float | None, automatic: bool) -> str:
-    """Return what happened, why, and what to do; `automatic` says whether lr was found by lr="auto"."""
+    """Return a message about the divergence, its reason and what to do; `automatic` is True with lr="auto"."""
     now = "" if lr is None else f" (now {lr:g})"
     auto = "" if automatic else ', leave it out (lr="auto" finds it)'
     return f"the training diverged, do not use its models: {why}; lower lr{now}{auto} or standardise the columns"
@@ -104,7 +105,7 @@ def sentence(why: str, lr: float | None, automatic: bool) -> str:
 
 @contextmanager
 def overflow_refused() -> Iterator[None]:
-    """Turn errors of arithmetic and linear algebra, which extreme numbers lead to, into one sentence for the user."""
+    """Turn arithmetic and linear algebra errors, which extreme numbers cause, into one message for the user."""
     try:
         yield
     except (ArithmeticError, np.linalg.LinAlgError, TorchLinAlgError) as error:

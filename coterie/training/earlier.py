@@ -1,4 +1,4 @@
-"""Runs that start from given models: a run folder, an earlier result, or models as arrays."""
+"""Runs that start from given models: those of a run folder, an earlier result, or arrays."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ from coterie.plugins.loading import knows
 from coterie.training.result import Result, load
 
 InitChoice = Initializer | str | Sequence[Model] | Result
-"""An initializer, its text ("odcl:clustering=spectral"), a run folder, an earlier result, or K models as arrays."""
+"""Initializer, its text such as "odcl:clustering=spectral", run folder, earlier result, or K models as arrays."""
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """The run whose models a run starts from."""
+class EarlierRun:
+    """The earlier run whose models a run starts from."""
 
     assignments: Mapping[ClientId, int] = field(default_factory=dict)
+    """Cluster of each client in the earlier run."""
     schema: Schema | None = None
-    """Columns and classes of its data; None where it is not known any more."""
+    """Columns and classes of its data; None if they are no longer known."""
 
 
-def initializer_of(choice: object, method: type[Method]) -> tuple[Initializer | None, Earlier | None]:
-    """Return the initializer that a user chose, and the earlier run if its models come from one.
+def initializer_of(choice: object, method: type[Method]) -> tuple[Initializer | None, EarlierRun | None]:
+    """Return the initializer that a user chose, and the earlier run if the models come from one.
 
     Raises:
         ConfigError: if the choice is neither the name of an initializer nor a run folder, a result or models.
     """
     if choice is None or (isinstance(choice, str) and choice == "random" and "init" in method.refuses):
-        return None, None  # a method that has its own initialisation need not be told so
+        return None, None  # a method with its own initialisation does not need this option
     if isinstance(choice, Initializer):
         return choice, None
     if isinstance(choice, Result):
@@ -59,56 +60,60 @@ def initializer_of(choice: object, method: type[Method]) -> tuple[Initializer | 
     raise ConfigError(f"init must be a name, a run folder, a result or a list of models, got {type(choice).__name__}")
 
 
-def _from_text(text: str) -> tuple[Initializer, Earlier | None]:
+def _from_text(text: str) -> tuple[Initializer, EarlierRun | None]:
     name = text.partition(":")[0]
     if knows(Initializer, name):
         return from_text(Initializer, text), None
     if text == GivenModels.name:
-        return GivenModels(()), None  # of a run that is resumed: its models are in the checkpoint
+        return GivenModels(()), None  # of a resumed run, whose models are in the checkpoint
     if not os.path.exists(text):  # noqa: PTH110 (Path.exists raises where the text cannot be a path)
-        raise ConfigError(f"{shown(text)} is no run folder, and {unknown_name('init', name, Initializer.members)}")
+        raise ConfigError(f"{shown(text)} is not a run folder, and {unknown_name('init', name, Initializer.members)}")
     return _from_result(load(text), text)
 
 
-def _from_result(result: Result, source: str) -> tuple[Initializer, Earlier]:
-    return GivenModels(tuple(result.models), source), Earlier(result.assignments, result.schema)
+def _from_result(result: Result, source: str) -> tuple[Initializer, EarlierRun]:
+    return GivenModels(tuple(result.models), source), EarlierRun(result.assignments, result.schema)
 
 
-def check_schema(earlier: Earlier, now: Schema) -> None:
-    """Refuse models whose features or classes mean something else; warn where only the scaling differs."""
+def check_schema(earlier: EarlierRun, now: Schema) -> None:
+    """Refuse models of other features or classes; warn if only the scaling differs.
+
+    Raises:
+        ConfigError: if the columns or the classes differ.
+    """
     before = earlier.schema
     if before is None:
         return
     if (before.columns, before.classes) != (now.columns, now.classes):
         raise ConfigError(
-            "init: the earlier run has other columns or class labels than this data, so its models mean something "
-            "else: read the table by from_table(..., schema=earlier.schema)"
+            "init: the earlier run has other columns or class labels than this data, so its models have another "
+            "meaning: read the table with from_table(..., schema=earlier.schema)"
         )
     if before.scales != now.scales:
         warnings.warn(
-            "init: the table of the earlier run was scaled by other means and deviations, so that its models fit less "
-            "well and drift is overstated: read the table by from_table(..., schema=earlier.schema)",
+            "init: the table of the earlier run was scaled with other means and deviations, so its models fit worse "
+            "and drift is overstated: read the table with from_table(..., schema=earlier.schema)",
             stacklevel=2,
         )
 
 
-def drifted(
+def clients_with_drift(
     data: ClientDirectory,
     federation: Federation,
     learner: Learner,
     clusters: Clusters,
     before: Mapping[ClientId, int],
 ) -> dict[str, Any]:
-    """Return the clients whose group of an earlier run no longer fits, before anything is trained, ready for JSON.
+    """Return the clients whose earlier group no longer fits, before any training, ready for JSON.
 
-    A group does not fit if another one has a probability of at least `SURE`, given the client's samples.
+    A group does not fit if another one has a probability of at least `SURE` given the client's samples.
 
     Args:
         data: The clients.
-        federation: The same clients as they can be asked.
+        federation: The same clients, ready to be asked.
         learner: The model family.
         clusters: The models of the earlier run.
-        before: Each client's cluster in it.
+        before: Cluster of each client in the earlier run.
     """
     clients = data.clients
     found: dict[str, Any] = {

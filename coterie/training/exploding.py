@@ -1,4 +1,4 @@
-"""A training whose loss explodes: when to end it, and how to go on if the learning rate was found automatically."""
+"""Exploding losses: when to end such a training, and how to retry if the learning rate was found automatically."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from coterie.training.planning import Plan
 from coterie.training.records import RoundRecord
 
 EXPLODED = "exploded"
-"""In a record's `stopped`: the training loss was far too high for several rounds and did not fall."""
+"""Value of a record's `stopped`: the training loss was far too high for several rounds and did not fall."""
 ROUNDS = 3
-"""Rounds in a row after which an exploded training ends."""
+"""Number of consecutive rounds after which an exploding training ends."""
 LOWER = 8.0
-"""A learning rate that was found automatically and led to a divergence is divided by this."""
+"""Divisor of an automatically found learning rate that led to a divergence."""
 MOST_TIMES = 3
-"""Times that it is lowered at most."""
+"""Largest number of times that the learning rate is lowered."""
 
 
 def reference_of(plan: Plan, records: Sequence[RoundRecord], running: bool = False) -> float | None:
-    """Return the training loss that a sound run stays below; None if nothing is known.
+    """Return the training loss below which a good run stays; None if nothing is known.
 
     Args:
         plan: The run.
         records: Records of its rounds so far.
-        running: Whether it goes on. Then the loss of the first round also counts if it was recorded during training:
-            what explodes exceeds that, too, before long.
+        running: Whether the run continues. If so, the loss of the first round also counts if it was recorded during
+            training, because an exploding loss soon exceeds it too.
     """
     clean = not plan.method.initializer.models_trained and (running or plan.tiers.local.full_batch_steps is not None)
     first = next((record.loss for record in records if record.loss is not None), None)
@@ -38,7 +38,7 @@ def reference_of(plan: Plan, records: Sequence[RoundRecord], running: bool = Fal
 
 
 def _zero_loss(plan: Plan) -> float | None:
-    """The training loss of a model that always predicts 0; None for classes, and for clients elsewhere."""
+    """Return the training loss of a model that always predicts 0; None for classes and for remote clients."""
     if plan.learner.classes is not None or not isinstance(plan.data, FederatedDataset):
         return None
     targets = plan.data.train.y[None].double()
@@ -46,13 +46,13 @@ def _zero_loss(plan: Plan) -> float | None:
 
 
 def has_exploded(plan: Plan, records: Sequence[RoundRecord]) -> bool:
-    """Return whether the loss of the last rounds is far too high, or not finite, and has not fallen since."""
+    """Return whether the loss of the last rounds is far too high, or not finite, and has not fallen."""
     last = [record.loss for record in records[-ROUNDS:]]
     if len(last) < ROUNDS or any(record.answered == 0 for record in records[-ROUNDS:]):
         return False
     finite = [loss for loss in last if loss is not None]
     if not finite:
-        return any(record.loss is not None for record in records)  # else losses are not sent at all
+        return any(record.loss is not None for record in records)  # otherwise clients do not send losses
     known = reference_of(plan, records, running=True)
     margin = divergence.WIDE_MARGIN if plan.tiers.privacy is not None else divergence.MARGIN
     if known is None or len(finite) < ROUNDS:
@@ -61,11 +61,11 @@ def has_exploded(plan: Plan, records: Sequence[RoundRecord]) -> bool:
 
 
 def lowered_rate(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> Mapping[str, Any] | None:
-    """Return the findings with a lower learning rate for another try, or None where the run ends as it is.
+    """Return the findings with a lower learning rate for another attempt, or None if there is none.
 
     Args:
-        found: What was found out before the first round.
-        records: Records of the rounds so far; what they cost is added to the findings.
+        found: Findings of the initialisation.
+        records: Records of the rounds so far; their cost is added to the findings.
     """
     rate = found.get(RATE)
     diverged = bool(records) and records[-1].stopped in (EXPLODED, divergence.DIVERGED)

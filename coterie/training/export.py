@@ -30,7 +30,7 @@ from coterie.training.result import Result
 NO_CLASS = -1
 """Class of a sample with missing or infinite values in an ONNX model."""
 BATCH = 3
-"""Samples in the example that the ONNX exporter traces; the model takes any number."""
+"""Number of samples in the example that the ONNX exporter traces; the model accepts any number."""
 
 
 def safetensors_bytes(result: Result, cluster: int | None = None) -> bytes:
@@ -41,7 +41,7 @@ def safetensors_bytes(result: Result, cluster: int | None = None) -> bytes:
 
     Args:
         result: A finished run.
-        cluster: Number of the cluster; may be left out if there is one model only.
+        cluster: Number of the cluster; optional if there is only one model.
 
     Returns:
         Content of the file.
@@ -62,14 +62,14 @@ def onnx_bytes(result: Result, cluster: int | None = None) -> bytes:
 
     Args:
         result: A finished run.
-        cluster: Number of the cluster; may be left out if there is one model only.
+        cluster: Number of the cluster; optional if there is only one model.
 
     Returns:
         Content of the file.
 
     Raises:
         ConfigError: if the extra `export` is not installed.
-        InputError: if there is no such cluster, or the module holds operations that ONNX does not know.
+        InputError: if there is no such cluster, or ONNX does not support an operation of the module.
     """
     deployed = DeployedModel(result, cluster).eval()
     example = torch.zeros((BATCH, *result.profile.features), dtype=deployed.takes)
@@ -78,7 +78,7 @@ def onnx_bytes(result: Result, cluster: int | None = None) -> bytes:
         import_module("onnx")
         import_module("onnxscript")
     except ImportError:
-        raise ConfigError("ONNX needs onnx and onnxscript: pip install 'coterie[export]'") from None
+        raise ConfigError("ONNX export needs onnx and onnxscript: pip install 'coterie[export]'") from None
     try:
         with _quiet():
             program = torch.onnx.export(
@@ -105,7 +105,7 @@ def scikit_learn_model(result: Result, cluster: int | None = None) -> Any | None
 
     Args:
         result: A finished run.
-        cluster: Number of the cluster; may be left out if there is one model only.
+        cluster: Number of the cluster; optional if there is only one model.
 
     Returns:
         A fitted `sklearn.pipeline.Pipeline` with `predict`, and `predict_proba` for classes.
@@ -132,7 +132,7 @@ def scikit_learn_model(result: Result, cluster: int | None = None) -> Any | None
 
 
 def joblib_bytes(estimator: object) -> bytes:
-    """Return an estimator as a joblib file. This is the one place that pickles, and nothing here reads pickles.
+    """Return an estimator as a joblib file; the only function that writes pickles, and none reads them.
 
     Raises:
         InputError: if the estimator holds something that cannot be pickled, such as a module of a local function.
@@ -148,7 +148,7 @@ def joblib_bytes(estimator: object) -> bytes:
 
 
 class DeployedModel(nn.Module):
-    """A cluster's model between the features before standardisation and its predictions."""
+    """A cluster's model with the standardisation of a table inside, ready for export."""
 
     mean: Tensor
     factor: Tensor
@@ -180,7 +180,7 @@ class DeployedModel(nn.Module):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the progress and the remarks of the ONNX exporter from the terminal."""
+    """Suppress the progress messages and warnings of the ONNX exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

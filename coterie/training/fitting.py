@@ -1,4 +1,4 @@
-"""From a plan to a result: initialise, train with callbacks, evaluate."""
+"""Training runs from a plan to a result: initialise, train with callbacks, evaluate."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from coterie.training.callbacks.internal import (
     counts_questions,
     write_clients,
 )
-from coterie.training.choosing import OnTrial, Settled, choose
+from coterie.training.choosing import OnTrial, StopWhenSettled, choose
 from coterie.training.concluding import conclude, has_stopped
 from coterie.training.divergence import DIVERGED, overflow_refused
-from coterie.training.earlier import Earlier, check_schema, drifted
+from coterie.training.earlier import EarlierRun, check_schema, clients_with_drift
 from coterie.training.exploding import lowered_rate
 from coterie.training.loop import train
 from coterie.training.measuring import record_of
@@ -52,7 +52,7 @@ from coterie.training.runs.journal import TrialLog
 from coterie.training.stopping import Settling, Watch
 
 Callbacks = Sequence[Callback | OnRound]
-"""Callbacks, or functions that are called with the record of each round; True ends the run after this round."""
+"""Callbacks, or functions that are called with the record of each round and end the run by returning True."""
 
 
 def fit(
@@ -68,33 +68,34 @@ def fit(
     """Find the groups among clients and train a model for each.
 
     Args:
-        data: The clients, from `from_arrays`, `from_table` or `scenario`; or clients that live elsewhere
-            (docs/flower.md).
+        data: The clients, from `from_arrays`, `from_table` or `scenario`, or remote clients (docs/flower.md).
         method: A typed method such as `IFCA(clusters=4)` from `coterie.methods`, or a name from `coterie methods`;
             "auto" diagnoses the clients (`coterie.diagnose`) and follows the recommendation.
         learner: Name of a model family with settings ("mlp:hidden=200"), or a function that returns a torch.nn.Module;
-            by default what suits the data.
-        out: Folder to write the run to; it must not exist yet.
+            by default chosen to suit the data.
+        out: Folder for the run, which must not exist yet; by default nothing is written.
         callbacks: Callbacks (`coterie.callbacks`), or functions that are called with the record of each round. If one
-            returns True the run ends after this round; if it raises, the folder can be resumed.
-        on_trial: Called with the number of finished trial runs and the number of all, where trial runs choose the
-            number of clusters (`clusters="auto"`).
+            returns True, the run ends after this round; if it raises an exception, the folder can be resumed.
+        on_trial: Called with the number of finished trial runs and their total number, if trial runs choose the number
+            of clusters (`clusters="auto"`).
         **options: Settings of the run (`rounds`, `seed`, `participation`, ...) and of the method by their short names
-            (`coterie describe NAME` lists them); they replace the fields of a typed method. `init` also takes a run
+            (`coterie describe NAME` lists them); they replace the fields of a typed method. `init` also accepts a run
             folder, an earlier result, or K models as dicts of named arrays.
 
     Returns:
         The models, the assignment of the clients and the records of all rounds.
 
     Raises:
-        ConfigError: if an option is unknown or does not fit; nothing has been written then.
-        TrainingError: if no client replies or nothing can be trained.
+        ConfigError: if an option is unknown or does not fit; in this case nothing has been written.
+        TrainingError: if no client replies, or nothing can be trained.
 
     Example:
         >>> import coterie
         >>> from coterie.methods import IFCA
         >>> data = coterie.scenario("rotated-digits", clients=8)
         >>> result = coterie.fit(data, IFCA(clusters=4), learner="logistic", rounds=2)
+        >>> len(result.models)
+        4
     """
     return carry_out(prepare(data, method, learner, options), out, callbacks, on_trial)
 
@@ -102,7 +103,7 @@ def fit(
 def carry_out(
     plan: Plan, out: str | Path | None = None, callbacks: Callbacks = (), on_trial: OnTrial | None = None
 ) -> Result:
-    """Run a plan from its first round, in a new folder if one is named."""
+    """Run a plan from its first round, in a new folder if `out` is given."""
     if out is None:
         return execute(initialize_run(plan, on_trial=on_trial), None, callbacks)
     claimed = RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), counts_questions(plan), plan.diagnosis)
@@ -110,9 +111,9 @@ def carry_out(
         try:
             initialized = initialize_run(plan, folder.trials(), on_trial)
         except CoterieError:
-            folder.abandon()  # a mistake that shows before the first round leaves no folder behind
+            folder.abandon()  # a mistake found before the first round leaves no folder behind
             raise
-        return execute(_written_down(folder, plan, initialized), folder, callbacks)
+        return execute(_recorded(folder, plan, initialized), folder, callbacks)
 
 
 # ---- initialisation --------------------------------------------------------------------------------------------------
@@ -120,17 +121,18 @@ def carry_out(
 
 @dataclass(frozen=True)
 class Initialized:
-    """A run before its first round, or one that resumes."""
+    """A run before its first round, or at the round where it resumes."""
 
     plan: Plan
-    """With everything decided."""
+    """The plan with all values that depend on the data."""
     state: ServerState
+    """The state to start from."""
     found: Mapping[str, Any] = field(default_factory=dict)
-    """What the initialisation found out and what it cost, ready for JSON."""
+    """Findings of the initialisation and their cost, ready for JSON."""
 
 
 def initialize(plan: Plan) -> Initialized:
-    """Decide what was left to the data, and make the first models."""
+    """Find the values that depend on the data, and make the first models."""
     assert not plan.tries, "trial runs choose the number of clusters first (initialize_run)"
     if plan.earlier is not None:
         check_schema(plan.earlier, plan.data.schema)
@@ -150,7 +152,9 @@ def initialize(plan: Plan) -> Initialized:
             found["beginning_seconds"] = round(spent + found.get("beginning_seconds", 0), 6)
         if plan.earlier is not None:
             before = plan.earlier.assignments
-            found["drift"] = drifted(plan.data, plan.federation, plan.learner, initial.state.clusters, before)
+            found["drift"] = clients_with_drift(
+                plan.data, plan.federation, plan.learner, initial.state.clusters, before
+            )
         if plan.diagnosis is not None:
             found = _with_diagnosis(found, plan.diagnosis)
     for note in (*notes, *initial.notes):
@@ -161,17 +165,17 @@ def initialize(plan: Plan) -> Initialized:
 @memory_failures()
 @overflow_refused()
 def initialize_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None) -> Initialized:
-    """`initialize`, and before it the choice of the number of clusters where trial runs decide it.
+    """Initialise a run, after trial runs have chosen the number of clusters if it depends on the data.
 
     Args:
         plan: The run.
-        trials: Log of finished trial runs; those that it holds are not run again.
+        trials: Log of finished trial runs; those that it contains are not run again.
         on_trial: Called after each trial run.
     """
     if not plan.tries:
         return initialize(plan)
     clock = time.perf_counter()
-    plan, chosen = choose(plan, lambda trial: execute(initialize(trial), None, [Settled()]), trials, on_trial)
+    plan, chosen = choose(plan, lambda trial: execute(initialize(trial), None, [StopWhenSettled()]), trials, on_trial)
     spent = time.perf_counter() - clock
     for caution in chosen["warnings"]:
         warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
@@ -181,7 +185,7 @@ def initialize_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial
 
 
 def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the findings before the first round with the reason for the method, and what the diagnosis cost."""
+    """Return the findings with the reason for the method and the cost of the diagnosis."""
     recommendation, cost = diagnosis.recommendation, diagnosis.cost
     diagnosed = {
         "reason": recommendation.reason,
@@ -194,8 +198,8 @@ def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, An
     return {**found, "diagnosed": diagnosed, "beginning_seconds": seconds}
 
 
-def _written_down(folder: RunFolder, plan: Plan, initialized: Initialized) -> Initialized:
-    """Write the initialisation to the folder; `plan` is the one before options were decided."""
+def _recorded(folder: RunFolder, plan: Plan, initialized: Initialized) -> Initialized:
+    """Write the initialisation to the folder; `plan` is the plan before it."""
     write_clients(plan, folder)
     before, after = plan.config, initialized.plan.config
     decided = {name: value for name, value in after.items() if before.get(name) != value}
@@ -215,15 +219,31 @@ def resume(
     on_trial: OnTrial | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Result:
-    """Resume an interrupted run; it ends as if it had never stopped.
+    """Resume an interrupted run; the result is the same as without the interruption.
 
     Args:
         folder: The run folder. A finished run is only loaded.
-        data: The same data again; needed only for arrays of one's own and for clients that live elsewhere.
+        data: The same data again; needed only for arrays in memory and for remote clients.
         learner: The same learner again, if it was a function.
         callbacks: As in `fit`.
         on_trial: As in `fit`.
         warn: Called with warnings about the folder.
+
+    Returns:
+        The result of the run.
+
+    Raises:
+        RunError: if the folder is damaged, of another version or in use, or the data differs.
+        TrainingError: if the training fails.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie
+        >>> folder = tempfile.mkdtemp() + "/run"
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> first = coterie.fit(data, "fedavg", learner="logistic", rounds=1, out=folder)
+        >>> coterie.resume(folder).assignments == first.assignments
+        True
     """
     run = RunFolder.open(Path(folder))
     if run.finished:
@@ -232,7 +252,9 @@ def resume(
     config = run.asked_config
     data = _data_again(config, data, run.path)
     if data.fingerprint() != run.fingerprint:
-        raise RunError(f"{folder}: the data is not that of the run: pass the same to coterie.resume(folder, data)")
+        raise RunError(
+            f"{folder}: the data differs from that of the run: pass the same to coterie.resume(folder, data)"
+        )
     method, options = method_of_config({name: value for name, value in config.items() if name not in data.options})
     chosen = options.pop("learner", None)
     plan = prepare(data, method, chosen if learner is None else learner, options)
@@ -246,11 +268,11 @@ def go_on(
     warn: Callable[[str], None] = warnings.warn,
     on_trial: OnTrial | None = None,
 ) -> Result:
-    """Continue a plan from the last checkpoint of its folder, or from its first round where there is none."""
+    """Continue a plan from the last checkpoint of its folder, or from its first round if there is none."""
     plan = replace(plan, diagnosis=run.diagnosis)
     with run.alone(), _as_before(run.versions, warn):
         if run.finished:
-            raise RunError(f"{run.path} was finished by another process meanwhile: read it with coterie.load")
+            raise RunError(f"{run.path} was finished by another process in the meantime: read it with coterie.load")
         state, records, best = run.last_state(warn)
         if state is None:
             if plan.config.get("init") == GivenModels.name:
@@ -258,26 +280,26 @@ def go_on(
                     f"{run.path} has no checkpoint to resume from, and its first models were given in Python: run it "
                     "again with the same models"
                 )
-            initialized = _written_down(run, plan, initialize_run(plan, run.trials(), on_trial))
+            initialized = _recorded(run, plan, initialize_run(plan, run.trials(), on_trial))
         else:
             initialized = _resumed(plan, state, run.beginning, run.settled)
         return execute(initialized, run, callbacks, records, best)
 
 
 def _resumed(plan: Plan, state: ServerState, found: Mapping[str, Any], decided: Mapping[str, Any]) -> Initialized:
-    """What `initialize` gave when the run was new."""
+    """Return the initialisation as it was when the run was new."""
     plan = plan.decided(**{name: decided[name] for name in ("clusters", "lr") if name in decided})
     store = plan.federation.store
     if store is not None and state.clients:
         store.restore(state.clients)
     if "drift" in found:
-        plan = replace(plan, earlier=Earlier(found["drift"]["before"]))
+        plan = replace(plan, earlier=EarlierRun(found["drift"]["before"]))
     return Initialized(plan, state, found)
 
 
 @contextmanager
 def _as_before(before: Mapping[str, Any], warn: Callable[[str], None]) -> Iterator[None]:
-    """Use the number of threads that the run was started with, since sums depend on it; warn of other versions."""
+    """Use the run's number of threads, on which sums depend, and warn about other package versions."""
     now = versions()
     changed = [name for name in now if name in before and name != "threads" and now[name] != before[name]]
     if changed:
@@ -302,7 +324,7 @@ def _data_again(config: Mapping[str, Any], data: ClientDirectory | None, path: P
     if name not in SCENARIOS:
         raise RunError(
             f"{path} was not run on a scenario: use coterie.resume(folder, data) in Python with the same arrays, or "
-            "for clients elsewhere start their app again with the same out"
+            "for remote clients start their app again with the same out"
         )
     known = {option.name for option in SCENARIOS[name].options}
     return scenario(name, seed=config["seed"], **{k: v for k, v in config.items() if k in known})
@@ -322,11 +344,11 @@ def execute(
     """Train to the last round, or until the run stops early, and return the result.
 
     Args:
-        initialized: The run before its first round, or where it resumes.
-        folder: Where the run is written, if anywhere.
+        initialized: The run before its first round, or at the round where it resumes.
+        folder: Run folder to write to, if any.
         callbacks: The user's callbacks.
         records: Records of the rounds before the state.
-        best: The state with the least validation loss among them, if such a state is kept.
+        best: The state with the lowest validation loss among these rounds, if it is kept.
     """
     plan = initialized.plan
     budget = None if plan.tiers.privacy is None else PrivacyBudget(plan, folder)
@@ -350,7 +372,7 @@ def execute(
             if lowered is None:
                 result = _concluded(initialized, run, progress, budget)
                 if folder is not None or not isinstance(plan.federation, InProcess):
-                    result = result.with_diagnostics()  # data and remote clients may be gone when they are asked for
+                    result = result.with_diagnostics()  # data and remote clients may be unavailable later
                 for callback in (*writers, *watchers):
                     callback.on_end(run, result)
     except BaseException as error:
@@ -366,8 +388,8 @@ def _started_again(initialized: Initialized, found: Mapping[str, Any], folder: R
     """Return the run before its first round, with a lower learning rate."""
     rate = found[RATE]
     warnings.warn(
-        f"the training diverged with the learning rate {rate['diverged_with'][-1]:.3g} that lr=auto had found: it "
-        f"starts again with {rate['lr']:.3g}",
+        f"the training diverged with the learning rate {rate['diverged_with'][-1]:.3g} from lr=auto: it starts again "
+        f"with {rate['lr']:.3g}",
         DivergenceWarning,
         stacklevel=4,
     )
@@ -381,7 +403,7 @@ def _started_again(initialized: Initialized, found: Mapping[str, Any], folder: R
 
 
 def _patience(plan: Plan) -> list[Callback]:
-    """The callback of the option `patience`, or of `rounds=auto`."""
+    """Return the callback of the option `patience`, or of `rounds=auto`."""
     patience = plan.settings.patience
     if patience is None:
         return [SettledLoss(Settling(plan.least_rounds))] if plan.settles else []
@@ -396,7 +418,7 @@ def _train(
     writers: Sequence[Callback],
     budget: PrivacyBudget | None,
 ) -> None:
-    """Round by round: train, record, ask the callbacks whether to stop, write."""
+    """Train round by round: record each round, ask the callbacks whether to stop, and write."""
     plan = progress.plan
     everyone = (*watchers, *writers)
     clock = time.perf_counter()
@@ -414,7 +436,7 @@ def _train(
         stops = [callback for callback in watchers if _is_true(callback.on_round(run, record))]
         progress.last = step.state.round == plan.rounds or step.diverged
         if stops and not progress.last:
-            # the mark is written with the record: a run killed after it does not continue when it is resumed
+            # the reason is stored with the record, so that a run killed now does not continue when it is resumed
             record, progress.last = replace(record, stopped=stops[0].reason), True
         run.records.append(record)
         for callback in writers:
@@ -437,5 +459,5 @@ def _concluded(initialized: Initialized, run: TrainingRun, progress: Progress, b
 
 
 def _is_true(answer: object) -> bool:
-    """Whether a callback returned True, Python's or NumPy's; other values that happen to be true mean nothing."""
+    """Return whether a callback returned True (Python's or NumPy's); other truthy values do not count."""
     return isinstance(answer, bool | np.bool_) and bool(answer)

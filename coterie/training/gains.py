@@ -1,14 +1,14 @@
-"""Estimate by how much one set of models predicts held-out samples better than another, and how sure that is.
+"""Estimate by how much one set of models predicts held-out samples better than another, with its standard error.
 
-Clients are the independent units: the samples of a client share its group and its model. A client with n held-out
-samples knows its gain with a variance of about
+Clients are the independent units: the samples of a client share its group and its model. The estimated gain of a client
+with n held-out samples has a variance of about
 
     between + within / n,
 
-where `between` is the variance of the true gains of clients and `within` that of the gain of a single sample. Clients
-are weighted by the inverse of it, as studies in a random-effects meta-analysis are (DerSimonian and Laird 1986): small
+where `between` is the variance of the clients' true gains and `within` that of the gain of a single sample. Clients are
+weighted by the inverse variance, as studies in a random-effects meta-analysis are (DerSimonian and Laird 1986): small
 clients count by their samples, large ones nearly equally. The standard error does not rely on this model: it is the
-jackknife (HC3) estimate over clients, plus what differs between trial runs beyond the noise of their samples.
+jackknife (HC3) estimate over clients, plus the variation between trial runs beyond the noise of their samples.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 SMALLEST_DF = 1.0
-"""Degrees of freedom at the least, where one client holds nearly all samples."""
+"""Smallest number of degrees of freedom, used if one client has nearly all samples."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Estimate of a mean paired difference of held-out losses; positive where the second set of models is better."""
+    """Estimate of a mean paired difference of held-out losses; positive if the second set of models is better."""
 
     base: float
     """Mean loss under the first set of models, with the same weights."""
     mean: float
+    """Mean difference."""
     error: float
     """Standard error; infinite for a single client."""
     df: float
@@ -47,7 +48,7 @@ class Gain:
         return float(stdtrit(self.df, level))
 
     def bound(self, level: float) -> float:
-        """Return the value that the true mean is below with this confidence."""
+        """Return the value below which the true mean lies with this confidence."""
         return self.mean if self.error == 0 else self.mean + self.quantile(level) * self.error
 
     def is_clear(self, level: float) -> bool:
@@ -62,14 +63,14 @@ def paired_gain(first: Floats, second: Floats, counts: Floats, share: float) -> 
         first: Mean held-out loss of each client in each trial run under the first set of models, shape (S, m).
         second: The same under the second set.
         counts: Number of held-out samples of each client in one trial run, shape (m,).
-        share: Share of the samples that a trial run holds out: two runs have it in common, too.
+        share: Share of the samples that a trial run holds out, which is also the share that two runs have in common.
     """
     gaps = first - second
     own = gaps.mean(axis=0)
     within = _within(gaps, counts, share)
     runs = len(gaps)
     noise = within * (1 + (runs - 1) * share) / runs / counts
-    between = _between(own, counts, noise) if runs > 1 else 0.0  # one run cannot tell the two variances apart
+    between = _between(own, counts, noise) if runs > 1 else 0.0  # one run cannot separate the two variances
     weight = _weights(counts, between, noise)
     mean = float(weight @ own)
     clients, clients_df = _over_clients(own - mean, weight)
@@ -80,7 +81,7 @@ def paired_gain(first: Floats, second: Floats, counts: Floats, share: float) -> 
 
 
 def _within(gaps: Floats, counts: Floats, share: float) -> float:
-    """Variance of the gain of a sample, from the differences between a client's trial runs; 0 for one run."""
+    """Return the variance of a sample's gain, from differences between a client's trial runs; 0 for one run."""
     runs, clients = gaps.shape
     if runs == 1:
         return 0.0
@@ -89,13 +90,13 @@ def _within(gaps: Floats, counts: Floats, share: float) -> float:
 
 
 def _interaction(gaps: Floats, weight: Floats) -> Floats:
-    """What is left of gaps (S, m) without the means of clients and of runs."""
+    """Return gaps (S, m) without the means of clients and of runs."""
     mean = gaps @ weight
     return np.asarray(gaps - gaps.mean(axis=0) - mean[:, None] + mean.mean())
 
 
 def _between(own: Floats, counts: Floats, noise: Floats) -> float:
-    """Variance of the clients' true gains (DerSimonian and Laird): what the noise of their samples leaves open."""
+    """Return the variance of the clients' true gains that the noise of their samples does not explain."""
     weight = counts
     mean = weight @ own / weight.sum()
     expected = float(weight @ noise - (weight**2 @ noise) / weight.sum())
@@ -105,14 +106,14 @@ def _between(own: Floats, counts: Floats, noise: Floats) -> float:
 
 
 def _weights(counts: Floats, between: float, noise: Floats) -> Floats:
-    """Inverse variances that add up to 1; the numbers of samples where no variance is known."""
+    """Return inverse variances normalised to 1, or the normalised numbers of samples if no variance is known."""
     variance = between + noise
     weight = 1 / variance if (variance > 0).all() else counts.astype(np.float64)
     return np.asarray(weight / weight.sum())
 
 
 def _over_clients(residuals: Floats, weight: Floats) -> tuple[float, float]:
-    """Squared error of the mean by the jackknife over clients, and its degrees of freedom."""
+    """Return the squared error of the mean by the jackknife over clients, and its degrees of freedom."""
     if len(weight) == 1:
         return np.inf, SMALLEST_DF
     leverage = np.minimum(weight, 1 - 1e-9)
@@ -121,7 +122,7 @@ def _over_clients(residuals: Floats, weight: Floats) -> tuple[float, float]:
 
 
 def _over_runs(gaps: Floats, weight: Floats) -> float:
-    """Squared error of the mean by the runs' starts: their variance beyond the noise of their samples."""
+    """Return the squared error of the mean between trial runs, beyond the noise of their samples."""
     runs = len(gaps)
     if runs == 1:
         return 0.0
@@ -130,22 +131,22 @@ def _over_runs(gaps: Floats, weight: Floats) -> float:
 
 
 def _degrees(clients: float, clients_df: float, runs: float, runs_df: float) -> float:
-    """Degrees of freedom of a sum of two estimated variances (Satterthwaite)."""
+    """Return the degrees of freedom of a sum of two estimated variances (Satterthwaite)."""
     if runs == 0 or not np.isfinite(clients):
         return clients_df
     return (clients + runs) ** 2 / (clients**2 / clients_df + runs**2 / runs_df)
 
 
-# ---- how many samples would be enough ------------------------------------------------------------------------------
+# ---- required numbers of samples -----------------------------------------------------------------------------------
 
 MOST_SAMPLES = 1000.0
-"""Factor on the samples up to which a need is looked for."""
+"""Largest factor on the numbers of samples that is considered."""
 
 
 def samples_needed(gain: Gain, counts: Floats, wanted: float) -> float | None:
     """Return the factor on the clients' samples at which the standard error would be `wanted`.
 
-    None where no number of samples is enough because clients differ too much: more clients are needed then.
+    Returns None if no number of samples is enough because clients differ too much; then more clients are needed.
     """
     if not gain.within > 0 or not np.isfinite(gain.error):
         return None

@@ -14,20 +14,20 @@ from coterie.methods.run import Run
 from coterie.training.divergence import overflow_refused
 
 MOST_SILENT = 3
-"""Training is aborted after this many consecutive rounds without a usable reply."""
+"""Number of consecutive rounds without a usable reply after which training is aborted."""
 
 
 def train(
     method: Method, run: Run, state: ServerState, before_round: Callable[[int], None] = lambda round_: None
 ) -> Iterator[Step]:
-    """Train round by round, from a state to the last round of the run.
+    """Train round by round, from a state to the last round of the run, and yield each round's result.
 
-    A round without a reply changes nothing, and the next one starts. A round in which no client has a finite update is
-    the last one: the models stay, and further rounds could only repeat it.
+    A round without replies changes nothing, and the next one starts. A round in which no client has a finite update is
+    the last one: the models stay as they are, and further rounds would only repeat it.
 
     Args:
         method: The method.
-        run: What it may use.
+        run: The run's context.
         state: The state to start from.
         before_round: Called with the number of each round before any client is asked.
 
@@ -39,7 +39,7 @@ def train(
     state = state.in_plain_layout()
     while state.round < run.rounds:
         before_round(state.round)
-        with overflow_refused():  # only the round: a mistake in a callback is not one of the data
+        with overflow_refused():  # covers the round only, because errors in callbacks have other causes
             step = method.step(run, state)
         silent = 0 if step.answered or step.diverged else silent + 1
         if silent:
@@ -52,18 +52,18 @@ def train(
 
 
 def _refuse_silence(step: Step, silent: int) -> None:
-    """Raise where waiting for another round is of no use; `silent` such rounds came in a row."""
+    """Raise an error if waiting for another round is useless; `silent` such rounds came in a row."""
     round_, accepted = step.state.round - 1, step.state.accepted
     why = f" ({step.notes[0].reason})" if step.notes else ""
     if bool((accepted == NEVER).all()):
         what = (
             f"the replies of all {len(step.rejected)} clients were refused"
             if step.rejected
-            else f"none of the {len(step.missing)} clients asked has replied"
+            else f"none of the {len(step.missing)} clients that were asked has replied"
         )
         raise TrainingError(f"round {round_}: {what}{why}; nothing was changed")
     if silent >= MOST_SILENT:
         raise TrainingError(
-            f"round {round_}: no usable reply has come for {silent} rounds{why}; the models are those of round "
+            f"round {round_}: no usable reply in {silent} consecutive rounds{why}; the models are those of round "
             f"{int(accepted.max())}: check the clients and resume"
         )

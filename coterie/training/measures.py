@@ -1,8 +1,7 @@
-"""The table of measures: every optional figure of a round's record and of the final metrics.
+"""Table of measures: all optional figures of the records of rounds and of the final metrics.
 
-Recording, the terminal, the report and the documentation iterate over `MEASURES`. A measure decides by itself whether
-it applies to a snapshot. Users add measures of their own::
-
+Recording, the terminal, the report and the documentation iterate over `MEASURES`. Each measure declares whether it
+applies to a snapshot. Users can add measures::
     @coterie.measure("largest_share", label="largest share", description="share of clients in the largest cluster")
     def largest_share(now):
         return max(now.sizes) / sum(now.sizes)
@@ -32,8 +31,8 @@ from coterie.training.snapshot import Snapshot
 Compute = Callable[[Snapshot], Any]
 Applies = Callable[[Snapshot], bool]
 Unit = Literal["score", "share", "index", "count", "number", "small number", "other"]
-"""How a value is written: `score` as accuracy (percent) or RMSE, `share` in percent, `index` for a number from 0 to 1,
-`small number` with an exponent, `other` for values that are no single number and are not shown."""
+"""Format of a value: `score` as accuracy (percent) or RMSE, `share` in percent, `index` for a number from 0 to 1,
+`small number` with an exponent, `other` for values that are not a single number and are not shown."""
 Moment = Literal["round", "end"]
 WHEN: Mapping[str, frozenset[Moment]] = {
     "round": frozenset({"round"}),
@@ -42,13 +41,13 @@ WHEN: Mapping[str, frozenset[Moment]] = {
 }
 
 DETAILED = 500
-"""Largest number of clients for which a record holds the cluster of each client."""
+"""Largest number of clients for which a record contains the cluster of each client."""
 DYING = 0.1
-"""A cluster is dying if its share of the clients' weight is below this part of the equal share 1/K."""
+"""A cluster is dying if its share of the clients' weight is below this fraction of the equal share 1/K."""
 
 
 def always(now: Snapshot) -> bool:
-    """Return True: the measure applies to every snapshot."""
+    """Return True, for measures that apply to every snapshot."""
     return True
 
 
@@ -58,16 +57,16 @@ class Measure:
 
     Args:
         name: Key of the figure in records and metrics.
-        compute: Returns the value for a snapshot: a number, None if it is not finite, or another value that JSON can
-            hold.
+        compute: Returns the value for a snapshot: a number, None if it is not finite, or another value that JSON
+            supports.
         label: Title of its column in tables and of its line in the terminal.
         description: Meaning of the figure in one phrase, without a period.
         applies: Whether the figure is known for a snapshot; otherwise records leave it out.
         unit: How the value is written.
         better: Whether higher or lower values are better; None if neither is, or if it depends on the score.
         when: Whether the figure belongs to the record of each round, to the final metrics, or to both.
-        sentence: Line of the terminal; empty for none. In braces stand names of measures and of options, `clients` for
-            the number of clients and `honest` for the number of those that are no attackers.
+        sentence: Line of the terminal; empty for none. Braces contain names of measures and options, `clients` for the
+            number of clients, and `honest` for the number of clients that are not attackers.
         progress: Whether the progress bar shows the figure.
         column: Whether tables that compare methods have a column for it.
         curve: Whether the report draws the figure by round.
@@ -100,7 +99,7 @@ def _has_scores(now: Snapshot) -> bool:
 
 
 def _mean(found: Scores | None) -> float | None:
-    """Mean score over clients; None if nobody was asked or a model does not fit at all."""
+    """Return the mean score over clients; None if no client was asked or it is not finite."""
     return finite(found.score.mean()) if found is not None and len(found.score) else None
 
 
@@ -121,12 +120,12 @@ def _has_certainty(now: Snapshot) -> bool:
 
 
 def _certainty(now: Snapshot) -> Certainty:
-    assert now.certainty is not None, "the measure applies only where the certainty is known"
+    assert now.certainty is not None, "the measure applies only if the certainty is known"
     return now.certainty
 
 
 def _reassigned(now: Snapshot) -> int:
-    """Number of clients whose cluster differs from that in the run that this one continues."""
+    """Return the number of clients in another cluster than in the run that this one continues."""
     then = torch.tensor([now.before.get(client, -1) for client in now.data.clients])
     return int(((now.choice != then) & (now.choice >= 0) & (then >= 0)).sum())
 
@@ -152,7 +151,7 @@ def _shares(now: Snapshot) -> Tensor:
 
 
 def dying(shares: Tensor) -> list[int]:
-    """Return the clusters that have hardly any of the clients' weight, whose `shares` are (K,)."""
+    """Return the clusters with hardly any of the clients' weight, from the clusters' shares (K,)."""
     clusters: list[int] = torch.nonzero(shares < DYING / len(shares)).flatten().tolist()
     return clusters
 
@@ -162,7 +161,7 @@ def _has_starts(now: Snapshot) -> bool:
 
 
 def _had_starts(now: Snapshot) -> bool:
-    """Whether an earlier round had several restarts, of which a race has left one."""
+    """Return whether an earlier round had several restarts, of which a race kept one."""
     return bool(now.records) and "start" in now.records[-1]
 
 
@@ -177,7 +176,7 @@ def _subspace_distance(now: Snapshot) -> float | None:
 
 
 def _coefficients(now: Snapshot) -> np.ndarray | None:
-    """The coefficients (K, d) of linear models, where the true ones are known and as many."""
+    """Return the coefficients (K, d) of linear models if the true ones are known and have the same shape."""
     true, found = now.data.true_models, _linear_coefficients(now)
     if true is None or found is None or found.shape[1:] != true.shape[1:]:
         return None
@@ -185,7 +184,7 @@ def _coefficients(now: Snapshot) -> np.ndarray | None:
 
 
 def _linear_coefficients(now: Snapshot) -> Tensor | None:
-    """The coefficients (K, d) of models that are linear in the features and nothing else."""
+    """Return the coefficients (K, d) of models that consist of linear coefficients only."""
     if isinstance(now.learner, Representation):
         return now.learner.coefficients(now.clusters.all_models())
     return now.clusters.params["weight"] if set(now.clusters.params) == {"weight"} else None
@@ -203,10 +202,10 @@ def _attackers(now: Snapshot) -> int:
 
 
 def _best(name: str) -> Callable[[Snapshot], list[tuple[float, int]]]:
-    """The best value of a score in all rounds and at the end, and the number of rounds after which it was reached.
+    """Return a function of the best value of a score, and the number of rounds after which it was reached.
 
-    At the end another restart may be taken than the one that was best in the last round. The list is empty where no
-    value is known.
+    It considers all rounds and the end, when another restart may be kept than the best one of the last round. It
+    returns an empty list if no value is known.
     """
 
     def found(now: Snapshot) -> list[tuple[float, int]]:
@@ -221,7 +220,7 @@ def _best(name: str) -> Callable[[Snapshot], list[tuple[float, int]]]:
 
 
 def _best_of(name: str, label: str, sentence: str = "") -> tuple[Measure, Measure]:
-    """The measures `best_NAME` and `best_NAME_after`, for data with newcomers, whose papers report both."""
+    """Return the measures `best_NAME` and `best_NAME_after`, for data with newcomers, whose papers report both."""
     best = _best(name)
 
     def applies(now: Snapshot) -> bool:
@@ -232,7 +231,7 @@ def _best_of(name: str, label: str, sentence: str = "") -> tuple[Measure, Measur
             f"best_{name}",
             lambda now: best(now)[0][0],
             label=label,
-            description=f"best value of {name} in all rounds",
+            description=f"best value of {name} over all rounds",
             applies=applies,
             unit="score",
             when="end",
@@ -275,7 +274,7 @@ BUILT_IN = (
         "reassigned",
         _reassigned,
         label="reassigned",
-        description="clients in another cluster than in the run that this one continues",
+        description="number of clients in another cluster than in the run that this one continues",
         applies=lambda now: bool(now.before),
         unit="count",
         when="round",
@@ -302,8 +301,8 @@ BUILT_IN = (
         "objective",
         _objective,
         label="objective",
-        description="the same less the penalty on weights of samples that differ from their client's: the objective of "
-        "HCFL+, eq. 2 of its paper",
+        description="log-likelihood minus the penalty on samples whose weights differ from their client's (eq. 2 of "
+        "HCFL+)",
         applies=lambda now: _step(now).objective is not None,
         better="higher",
         when="round",
@@ -321,7 +320,7 @@ BUILT_IN = (
         "dying",
         lambda now: dying(_shares(now)),
         label="dying",
-        description=f"clusters whose share is below {DYING:g} of the equal share",
+        description=f"clusters whose share is below {DYING:g} of the equal share 1/K",
         applies=lambda now: _has_shares(now) and bool(dying(_shares(now))),
         unit="other",
         when="round",
@@ -330,7 +329,7 @@ BUILT_IN = (
         "start",
         _start,
         label="start",
-        description="restart that the figures are of",
+        description="restart whose figures are recorded",
         applies=_has_starts,
         unit="other",
     ),
@@ -433,7 +432,7 @@ BUILT_IN = (
         "finetuned",
         lambda now: _mean(now.finetuned),
         label="finetuned",
-        description="mean score of the models that clients fine-tune by local steps after the last round, and keep",
+        description="mean score of the models that clients fine-tune by local steps after the last round and keep",
         applies=lambda now: now.finetuned is not None,
         unit="score",
         when="end",
@@ -443,7 +442,7 @@ BUILT_IN = (
     Measure(
         "finetuned_worst_tenth",
         lambda now: _worst(now.finetuned, now.classifies),
-        label="its worst",
+        label="tuned worst",
         description="mean score after fine-tuning over the tenth of the clients with the worst scores",
         applies=lambda now: now.finetuned is not None,
         unit="score",
@@ -454,10 +453,10 @@ BUILT_IN = (
         "newcomers",
         lambda now: now.newcomers,
         label="newcomers",
-        description="mean score of clients that did not train, one of each true group, with a few labelled samples",
+        description="mean score of clients that did not train, one for each true group, with a few labelled samples",
         applies=lambda now: now.data.newcomers is not None and now.measures_newcomers,
         unit="score",
-        sentence="{newcomers} for newcomers, one of each true group",
+        sentence="{newcomers} for newcomers, one for each true group",
         column=True,
     ),
     *_best_of("newcomers", "best new", "{best_newcomers} for newcomers, after {best_newcomers_after} rounds"),
@@ -467,17 +466,17 @@ BUILT_IN = (
         "liars",
         _attackers,
         label="attackers",
-        description="simulated attackers among the clients; scores and agreement are of the others",
+        description="number of simulated attackers; scores and agreement are those of the other clients",
         applies=lambda now: _attackers(now) > 0,
         unit="count",
         when="end",
-        sentence="{liars} of {clients} clients ({poison}); scores and agreement are of the others",
+        sentence="{liars} of {clients} clients ({poison}); scores and agreement are those of the other clients",
     ),
     Measure(
         "sure",
         lambda now: _certainty(now).sure,
         label="sure",
-        description=f"clients that belong to their cluster, not another, with a probability of at least {SURE:g}",
+        description=f"number of clients that belong to their cluster with a probability of at least {SURE:g}",
         applies=_has_certainty,
         unit="count",
         when="end",
@@ -486,7 +485,7 @@ BUILT_IN = (
         "mixed",
         lambda now: list(_certainty(now).mixed),
         label="mixed",
-        description="clusters whose clients differ so much that they may hide more than one group",
+        description="clusters whose clients differ so much that they may contain more than one group",
         applies=lambda now: _has_certainty(now) and bool(_certainty(now).mixed),
         unit="other",
         when="end",
@@ -495,7 +494,7 @@ BUILT_IN = (
         "calibration",
         lambda now: _certainty(now).calibration.to_json(),
         label="calibration",
-        description="numbers by which losses become the probabilities of clusters",
+        description="parameters that turn losses into probabilities of clusters",
         applies=_has_certainty,
         unit="other",
         when="end",
@@ -528,7 +527,7 @@ BUILT_IN = (
         "parameter_error",
         _parameter_error,
         label="error",
-        description="largest distance of a true model from the model found for it",
+        description="largest distance between a true model and the model found for it",
         applies=lambda now: _coefficients(now) is not None,
         better="lower",
         when="end",
@@ -542,13 +541,13 @@ BUILT_IN = (
         applies=lambda now: now.bases is not None,
         unit="small number",
         better="lower",
-        sentence="{subspace_distance} from the true subspace, the sine of the largest angle",
+        sentence="{subspace_distance} from the true subspace (sine of the largest angle)",
     ),
     Measure(
         "best_rounds",
         lambda now: now.state.round,
         label="kept after",
-        description="number of rounds after which the final models were kept, if not after the last",
+        description="number of rounds after which the final models were stored, if this was not the last round",
         applies=lambda now: now.state.round != len(now.records),
         unit="count",
         when="end",
@@ -557,7 +556,7 @@ BUILT_IN = (
         "epsilon",
         lambda now: now.epsilon,
         label="epsilon",
-        description="privacy budget spent, of the client that was asked most often",
+        description="spent privacy budget of the client that was asked most often",
         applies=lambda now: now.epsilon is not None,
         better="lower",
         column=True,
@@ -577,11 +576,11 @@ MEASURES: dict[str, Measure] = {each.name: each for each in BUILT_IN}
 """All measures by name, in the order in which tables show them."""
 
 RESERVED = frozenset(name for kind in (RoundRecord, ClientResult, Metrics) for name in attributes_of(kind))
-"""Names of required figures."""
+"""Names of required figures, which measures cannot use."""
 
 
 def measured(now: Snapshot, moment: Moment) -> dict[str, Any]:
-    """Return the value of every measure that belongs to this moment and applies to the snapshot, by name."""
+    """Return the value of every measure that applies to the snapshot at this moment, by name."""
     found = {
         each.name: each.compute(now) for each in MEASURES.values() if moment in WHEN[each.when] and each.applies(now)
     }
@@ -600,9 +599,9 @@ def measure(
 ) -> Callable[[Compute], Compute]:
     """Return a decorator that adds a function to the table of measures.
 
-    The function gets a snapshot of the run: `now.sizes` (clients in each cluster), `now.choice` (the cluster of each
-    client), `now.clusters` (the models), `now.data`, `now.agreement` and others. Its value appears in records, metrics,
-    the terminal, comparisons and the report.
+    The function receives a snapshot of the run: `now.sizes` (number of clients in each cluster), `now.choice` (cluster
+    of each client), `now.clusters` (the models), `now.data`, `now.agreement` and others. Its value appears in records,
+    metrics, the terminal, comparisons and the report.
 
     Args:
         name: Key of the figure in records and metrics.
@@ -617,7 +616,14 @@ def measure(
         A decorator that returns the function itself.
 
     Raises:
-        ConfigError: if the name is taken. The same function may be added again, as when a notebook cell is run twice.
+        ConfigError: if the name is taken by another function. The same function may be added again, for example when a
+            notebook cell runs twice.
+
+    Example:
+        >>> import coterie
+        >>> @coterie.measure("largest_share", label="largest share", description="share of clients in one cluster")
+        ... def largest_share(now):
+        ...     return max(now.sizes) / sum(now.sizes)
     """
 
     def add(compute: Compute) -> Compute:
@@ -643,10 +649,10 @@ def measure(
 
 
 def _without_braces(text: str) -> str:
-    """A text that means itself in a format string."""
+    """Return the text with braces doubled, so that a format string prints it unchanged."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def _origin(compute: Compute) -> str:
-    """The module and the qualified name of a function."""
+    """Return the module and the qualified name of a function."""
     return f"{compute.__module__}.{getattr(compute, '__qualname__', '')}"

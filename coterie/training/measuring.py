@@ -23,9 +23,9 @@ def record_of(
 
     Args:
         plan: The run.
-        done: The round; with several restarts the one with the least loss is recorded.
-        seconds: Time that the round took.
-        records: The records of the rounds before it.
+        done: Result of the round; with several restarts, the one with the lowest loss is recorded.
+        seconds: Duration of the round.
+        records: Records of the rounds before it.
         epsilon: Privacy budget spent so far, in a run with differential privacy.
     """
     now = RoundSnapshot.after(plan, done, records, epsilon)
@@ -50,6 +50,6 @@ def record_of(
 
 
 def _notes(now: RoundSnapshot) -> list[Mapping[str, Any]]:
-    """Problems of the round, and of the evaluation after it."""
+    """Return the problems of the round and of the evaluation after it."""
     silence = now.evaluation.silence
     return [note.plain() for note in (*now.step.notes, *([] if silence is None else [Note(silence)]))]

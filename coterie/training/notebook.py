@@ -1,4 +1,4 @@
-"""A result as a notebook shows it: subject, decision and groups, in a few lines of HTML."""
+"""HTML view of a result in a notebook: subject, decision and groups in a few lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from coterie.evaluate.groups import Groups
 from coterie.training.records import ClientResult, Metrics
 
 MOST_GROUPS = 12
-"""Groups that are shown one by one."""
+"""Largest number of groups that are shown individually."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a notebook shows of a result."""
+class NotebookView:
+    """The parts of a result that a notebook shows."""
 
     title: str
     subject: str
@@ -30,7 +30,7 @@ class Shown:
     coefficients: Mapping[str, Any] | None
 
     def html(self) -> str:
-        """Return the HTML; texts are escaped."""
+        """Return the HTML with all texts escaped."""
         lines = [f"<p><strong>{escape(self.title)}</strong><br>{escape(self.subject)}</p>"]
         if self.metrics.why_diverged is not None:
             lines.append(f"<p><strong>{escape(self.metrics.why_diverged)}</strong></p>")

@@ -1,4 +1,4 @@
-"""A run that is fully decided: method, settings and learner built, everything checked, nothing touched yet."""
+"""Plans of runs: method, settings and learner are built and checked before anything is asked or written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, 
 from coterie.core.federation import Federation
 from coterie.core.registry import UnknownMemberError
 from coterie.core.shard import ClientId
-from coterie.core.validation import aside_sizes, check_validation_split
+from coterie.core.validation import check_validation_split, held_out_sizes
 from coterie.diagnosis.diagnose import diagnose
 from coterie.diagnosis.values import Diagnosis
 from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
@@ -41,27 +41,27 @@ from coterie.privacy.noise import Keyed
 from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_body
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
-from coterie.training.earlier import Earlier, initializer_of
+from coterie.training.earlier import EarlierRun, initializer_of
 from coterie.training.runs.files import read_tensors
 
 LEAST_ROUNDS = 20
-"""rounds=auto: rounds before the training loss may count as settled; those of a race come before them."""
+"""Number of rounds, after those of a race, before the training loss may count as settled with rounds=auto."""
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
-"""Bytes that are cached of what is computed from samples alone: this many, or this part of the training features."""
+"""Bytes in which results that depend only on the samples are cached: at least this many, or features / KEPT_SHARE."""
 
 MethodChoice = str | Method
-"""A method's name, or a typed value such as `IFCA(clusters=4)`; `AUTO` leaves the choice to a diagnosis."""
+"""Name of a method, or a typed value such as `IFCA(clusters=4)`; `AUTO` leaves the choice to a diagnosis."""
 
 
 def method_class(name: object) -> type[Method]:
-    """Return the method of this name, after a look into installed plugins if need be.
+    """Return the method class of this name, loading installed plugins if necessary.
 
     Raises:
-        ConfigError: if there is none; the message suggests the nearest name.
+        ConfigError: if there is none; the message suggests similar names.
     """
     if name == AUTO:
         raise ConfigError(
-            "method auto is for a single run of coterie.fit or coterie run: name a method here; coterie diagnose "
+            "method=auto works only for a single run with coterie.fit or coterie run: name a method; coterie diagnose "
             "recommends one"
         )
     if isinstance(name, str):
@@ -71,11 +71,13 @@ def method_class(name: object) -> type[Method]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that is fully decided and has touched nothing yet."""
+    """A run with all its settings, before anything has been asked or written."""
 
     method: Method
+    """The method with all its settings."""
     run: Run
-    earlier: Earlier | None = None
+    """The context of the method."""
+    earlier: EarlierRun | None = None
     """The run whose models this one starts from."""
     diagnosis: Diagnosis | None = None
     """The diagnosis that chose the method, with method="auto"."""
@@ -107,18 +109,18 @@ class Plan:
 
     @property
     def open(self) -> frozenset[str]:
-        """Options that the initialisation has yet to decide: clusters, lr."""
+        """Options that the initialisation still has to decide: clusters, lr."""
         K, lr = {"clusters"} if self.tiers.K is None else set(), {"lr"} if self.tiers.local.lr == AUTO else set()
         return frozenset(K | lr)
 
     @property
     def before(self) -> Mapping[ClientId, int]:
-        """Each client's cluster in the run that this one starts from."""
+        """Cluster of each client in the run that this one starts from."""
         return {} if self.earlier is None else self.earlier.assignments
 
     @property
     def config(self) -> dict[str, Any]:
-        """What config.toml holds: enough to run it again. Options that are still left to the data are `auto`."""
+        """Content of config.toml, which is enough to repeat the run; options that depend on the data are `auto`."""
         hidden = self.method.refuses | (PLACES if isinstance(self.data, RemoteClients) else frozenset())
         options = self.method.to_options() | to_options(self.settings)
         if "clusters" in self.method.own_names():
@@ -130,20 +132,20 @@ class Plan:
 
     @property
     def validated(self) -> Tensor | None:
-        """(m,) which clients have validation samples; None where no samples are held out."""
+        """(m,) whether each client has validation samples; None if no samples are held out."""
         share = self.settings.validation
-        return None if share is None else torch.from_numpy(aside_sizes(self.data.sizes, share) > 0)
+        return None if share is None else torch.from_numpy(held_out_sizes(self.data.sizes, share) > 0)
 
     @property
     def evaluated_on(self) -> str:
-        """Where the final scores come from."""
+        """Samples from which the final scores come."""
         if self.data.tested is not None:
             return "held-out data"
         return "training data" if self.validated is None else "validation samples"
 
     @property
     def attacking(self) -> Tensor:
-        """(m,) which clients attack, in a simulation of that: only for scores, nothing else knows."""
+        """(m,) whether each client is a simulated attacker; used only to leave attackers out of the scores."""
         if self.settings.poison is None:
             return torch.zeros(len(self.data.clients), dtype=torch.bool)
         attack = read_attack(self.settings.poison)
@@ -153,20 +155,20 @@ class Plan:
     def may_evaluate(self) -> bool:
         """Whether clients may be asked for scores and losses without noise.
 
-        Where the server is not trusted they may not. A simulation has the data and evaluates; epsilon does not cover
-        that.
+        They may not if the server is not trusted. A simulation has the data and evaluates anyway; epsilon does not
+        cover this.
         """
         privacy = self.tiers.privacy
         return privacy is None or not privacy.local or isinstance(self.federation, InProcess)
 
     @property
     def tries(self) -> bool:
-        """Whether trial runs have yet to choose the number of clusters."""
+        """Whether trial runs still have to choose the number of clusters."""
         return "clusters" in self.open and self.method.initializer.any_count
 
     @property
     def seeks_rate(self) -> bool:
-        """Whether the learning rate has yet to be found, and is needed at all."""
+        """Whether the learning rate is needed and still has to be found."""
         if self.tiers.local.lr != AUTO:
             return False
         needed = self.rounds > 0 or self.settings.finetune is not None
@@ -179,22 +181,22 @@ class Plan:
 
     @property
     def least_rounds(self) -> int:
-        """Rounds that a run takes before it may end because its training loss has settled."""
+        """Number of rounds before the run may end because its training loss has settled."""
         return USUAL_ROUNDS if self.tiers.adapts else LEAST_ROUNDS + self.race_rounds
 
     @property
     def race_rounds(self) -> int:
-        """First rounds in which restarts compete on a share of the clients; they do not count for `patience`."""
+        """Number of initial rounds in which restarts compete; they do not count for `patience`."""
         return self.method.race_rounds
 
     def decided(self, clusters: int | None = None, lr: float | None = None) -> Plan:
-        """Return the same plan with what was left to the data decided."""
+        """Return the plan with the number of clusters and the learning rate that the initialisation chose."""
         given = {name: value for name, value in (("clusters", clusters), ("lr", lr)) if value is not None}
         method = self.method.with_options(given)
         return replace(self, method=method, run=self.run.decided(clusters, lr))
 
     def on(self, data: ClientDirectory, clusters: int, **settings: Any) -> Plan:
-        """Return the same run on other data, with this number of clusters and these settings."""
+        """Return the plan for other data, with this number of clusters and these settings."""
         method = self.method.with_options({"clusters": clusters})
         changed = replace(self.settings, **settings)
         return _assembled(method, data, self.learner, changed, self.earlier)
@@ -203,13 +205,16 @@ class Plan:
 def prepare(
     data: ClientDirectory, method: MethodChoice, learner: LearnerChoice | None, given: Mapping[str, Any]
 ) -> Plan:
-    """Check and settle everything; an error here has written nothing.
+    """Return the plan of a run after checking everything; an error here has written nothing.
 
     Args:
         data: The clients.
-        method: A method's name, or a typed value; "auto" diagnoses the clients and takes the recommended method.
-        learner: Name or function that builds the learner; by default what the data recommends.
+        method: Name of a method, or a typed value; "auto" diagnoses the clients and uses the recommended method.
+        learner: Name or function that builds the learner; by default the one that the data recommends.
         given: Options of the method and of the run by name. With a typed method they replace its fields.
+
+    Raises:
+        ConfigError: if an option is unknown or does not fit.
     """
     try:
         return _prepared(data, method, learner, given)
@@ -222,7 +227,7 @@ def _prepared(
     data: ClientDirectory, method: MethodChoice, learner: LearnerChoice | None, given: Mapping[str, Any]
 ) -> Plan:
     if not isinstance(data, ClientDirectory):
-        raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
+        raise ConfigError(f"data must come from from_arrays, from_table or scenario, got {type(data).__name__}")
     if method == AUTO:
         return follow(diagnosis_for(data, given), data, learner, given)
     data = data.compact()
@@ -242,9 +247,9 @@ def _prepared(
     chosen = make_learner(choice, data.profile, read_tensors)
     settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
     if settings.privacy is not None:
-        built = _asking_nothing(built, given)
-    built = built.for_learner(chosen).with_starts(
-        len(data.clients), None if settings.rounds == AUTO else settings.rounds
+        built = _without_questions(built, given)
+    built = built.for_learner(chosen).with_default_restarts(
+        chosen, len(data.clients), None if settings.rounds == AUTO else settings.rounds
     )
     _check_open(built, chosen)
     plan = _assembled(built, data, chosen, settings, earlier)
@@ -252,8 +257,8 @@ def _prepared(
     return plan
 
 
-def _asking_nothing(method: Method, given: Mapping[str, Any]) -> Method:
-    """Return the method of a private run: nothing is asked before the first round, and losses choose no start."""
+def _without_questions(method: Method, given: Mapping[str, Any]) -> Method:
+    """Return the method of a private run, which asks clients nothing before the first round."""
     known, options = method.to_options(), dict[str, Any]()
     if known.get("lr") == AUTO and "lr" not in given:
         options["lr"] = FIXED_RATE
@@ -277,7 +282,7 @@ def diagnosis_for(data: ClientDirectory, given: Mapping[str, Any]) -> Diagnosis:
 
 
 def check_before_diagnosis(given: Mapping[str, Any]) -> None:
-    """Check what can be checked of the options of a run before its method is known.
+    """Check the options of a run as far as possible before its method is known.
 
     Raises:
         ConfigError: if an option is unknown, or if the run is private: the sums of a diagnosis have no noise.
@@ -288,15 +293,15 @@ def check_before_diagnosis(given: Mapping[str, Any]) -> None:
             raise unknown_name("option", name, known)
         if name in PRIVACY_OPTIONS and value is not None:
             raise ConfigError(
-                "method=auto cannot go with differential privacy: the diagnosis asks clients for sums without noise; "
-                "name a method"
+                "method=auto does not support differential privacy, because the diagnosis asks clients for sums "
+                "without noise: name a method"
             )
 
 
 def follow(
     diagnosis: Diagnosis, data: ClientDirectory, learner: LearnerChoice | None, given: Mapping[str, Any]
 ) -> Plan:
-    """Return the plan that a diagnosis recommends; options that are given override recommended ones.
+    """Return the plan that a diagnosis recommends; given options override recommended ones.
 
     Args:
         diagnosis: The diagnosis of these clients.
@@ -322,10 +327,10 @@ def follow(
 def method_of_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
     """Return the method of a run from its complete config, and the options that do not belong to the method.
 
-    What the data recommends does not apply: a config holds all settings, and those that it leaves out are not set.
+    Recommendations of the data do not apply: a config contains all settings, and those that it leaves out are not set.
 
     Args:
-        config: Options as `Plan.config` gives them, without those of the scenario.
+        config: Options as in `Plan.config`, without those of the scenario.
     """
     kind = method_class(config["method"])
     own = {name: value for name, value in config.items() if name in kind.own_names()}
@@ -337,24 +342,25 @@ def method_of_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]
 
 
 def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]) -> None:
-    """Refuse options that this method, or a run of these clients, does not have."""
+    """Check that this method, and a run of these clients, has all options."""
     remote = sorted(PLACES & given.keys())
     if remote and isinstance(data, RemoteClients):
-        raise ConfigError(f"{remote[0]} is for simulated clients, but these live elsewhere: leave it out")
+        raise ConfigError(f"{remote[0]} applies to simulated clients only, but these are remote: leave it out")
     for name in given:
         if name in kind.refuses & PRIVACY_OPTIONS:
             raise ConfigError(
-                f"{kind.name} does not support differential privacy: nothing leaves a client, so nothing needs hiding"
+                f"{kind.name} does not support differential privacy: nothing leaves a client, so nothing needs "
+                "protection"
                 if not kind.exchanges
-                else f"{kind.name} does not support differential privacy: there is no noise for what its clients send "
+                else f"{kind.name} does not support differential privacy: what its clients send carries no noise "
                 "(docs/privacy.md lists the methods that support it)"
             )
         if name in kind.refuses or (name not in names_of(kind) and name in all_names()):
-            raise ConfigError(f"{name} means nothing to method {kind.name} ({kind.summary}): leave it out")
+            raise ConfigError(f"{name} has no meaning for method {kind.name} ({kind.summary}): leave it out")
 
 
 def _check_effect(method: Method, given: Mapping[str, Any]) -> None:
-    """Refuse options that have no effect given the others, and settings of an initializer that have none."""
+    """Check that all options have an effect given the others, and all settings of the initializer too."""
     init = method.initializer
     if isinstance(init, Method):
         inner = init.without_effect({})
@@ -368,8 +374,8 @@ def _check_effect(method: Method, given: Mapping[str, Any]) -> None:
 
 
 def names_of(kind: type[Method]) -> frozenset[str]:
-    """Return the names of all options that a method takes."""
-    return _cached_names(kind)  # type: ignore[arg-type] # a class is hashable, whatever its instances are
+    """Return the names of all options of a method."""
+    return _cached_names(kind)  # type: ignore[arg-type] # classes are hashable even if their instances are not
 
 
 @cache
@@ -388,41 +394,56 @@ EXCLUSIVE = (
     ("schedule", "lr_decay"),
     ("lr_decay", "schedule"),
 )
-"""Pairs of options that state the same thing in two ways."""
+"""Pairs of options that set the same thing in two ways."""
 
 
 def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any], typed: bool) -> dict[str, Any]:
-    """What the user gave, else what the method insists on, else what the data recommends, checked.
+    """Return the checked options: the user's, else those the method insists on, else those the data recommends.
 
-    Recommendations for a method's own settings do not apply to a typed method: its fields say what they are.
+    Recommendations for a method's own settings do not apply to a typed method, whose fields set them.
     """
     checked = check_all(given, kind.options(), f"method {kind.name}")
     if "local_steps" in checked and "local_epochs" in checked:
-        raise ConfigError("local_steps and local_epochs both say how long to train: give one of them")
+        raise ConfigError("local_steps and local_epochs both set the length of training: set only one of them")
     usable = {option.name for option in RUN_OPTIONS} if typed else names_of(kind)
     recommended = {name: value for name, value in data.recommended.items() if name in usable - kind.refuses}
     insisted = {} if typed else dict(kind.preferred(checked))
-    layers = [recommended, insisted, checked]
     values: dict[str, Any] = {}
-    for layer in layers:
-        for one, other in EXCLUSIVE:  # a layer that has one of them overrules the other from the layers below it
-            if layer.get(one) is not None and layer.get(other) is None:
-                values.pop(other, None)
-        values |= layer
-    if values.get("exchange") == "gradient" and not {"local_steps", "local_epochs"} & checked.keys():
-        values["local_steps"] = 1
-        values.pop("local_epochs", None)
-    if values.get("privacy") == "central" and "client_weight" not in checked and "client_weight" in names_of(kind):
-        values["client_weight"] = "uniform"  # noise for one client hides no other weight
-    if values.get("privacy") is not None and not kind.private_options.keys() & checked.keys() and not typed:
-        values |= kind.private_options
+    for layer in (recommended, insisted, checked):
+        values = _overruled(values, layer) | layer
+    values = _with_private_defaults(kind, _with_single_gradient(values, checked), checked, typed)
     if "restarts" not in checked and (values.get("privacy") is not None or not _may_restart(kind, values)):
-        values.pop("restarts", None)  # several starts of the same models would be one; private losses are not sent
+        values.pop("restarts", None)  # restarts of equal models would be equal, and private losses are not sent
     return values
 
 
+def _overruled(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without those that a layer above sets by their exclusive counterpart."""
+    dropped = {other for one, other in EXCLUSIVE if layer.get(one) is not None and layer.get(other) is None}
+    return {name: value for name, value in values.items() if name not in dropped}
+
+
+def _with_single_gradient(values: Mapping[str, Any], checked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with one local step for exchange=gradient, unless the user sets the length of training."""
+    if values.get("exchange") != "gradient" or {"local_steps", "local_epochs"} & checked.keys():
+        return dict(values)
+    return {name: value for name, value in values.items() if name != "local_epochs"} | {"local_steps": 1}
+
+
+def _with_private_defaults(
+    kind: type[Method], values: Mapping[str, Any], checked: Mapping[str, Any], typed: bool
+) -> dict[str, Any]:
+    """Return the options with the defaults of private runs, unless the user sets them."""
+    found = dict(values)
+    if found.get("privacy") == "central" and "client_weight" not in checked and "client_weight" in names_of(kind):
+        found["client_weight"] = "uniform"  # noise for one client hides no other weight
+    if found.get("privacy") is not None and not kind.private_options.keys() & checked.keys() and not typed:
+        found |= kind.private_options
+    return found
+
+
 def _may_restart(kind: type[Method], values: Mapping[str, Any]) -> bool:
-    """Whether the first models are drawn at random, and several of them can be trained side by side."""
+    """Return whether the first models are random and several of them can be trained side by side."""
     if not _is_random(kind, values):
         return False
     try:
@@ -434,7 +455,7 @@ def _may_restart(kind: type[Method], values: Mapping[str, Any]) -> bool:
 
 
 def _is_random(kind: type[Method], values: Mapping[str, Any]) -> bool:
-    """Whether the first models are drawn at random."""
+    """Return whether the first models are random."""
     init = values.get("init")
     return (init if isinstance(init, Initializer) else kind().initializer).random
 
@@ -442,7 +463,7 @@ def _is_random(kind: type[Method], values: Mapping[str, Any]) -> bool:
 def _learner_choice(
     learner: LearnerChoice | None, settings: RunSettings, data: ClientDirectory, method: type[Method]
 ) -> LearnerChoice:
-    """The learner that was asked for; else linear or logistic, or mlp for methods of networks."""
+    """Return the user's learner; else linear or logistic, or mlp for methods of networks."""
     chosen = settings.learner if learner is None else learner
     if chosen is None or (isinstance(chosen, str) and not chosen):
         usual = "linear" if data.profile.classes is None else "logistic"
@@ -452,7 +473,11 @@ def _learner_choice(
 
 
 def _check_open(method: Method, learner: Learner) -> None:
-    """Refuse what is left to the data where the data cannot tell."""
+    """Check that values which depend on the data can be found.
+
+    Raises:
+        ConfigError: if the number of clusters cannot be found.
+    """
     init = method.initializer
     init.check(learner)
     open_count = method.groups.found and method.tiers().K is None
@@ -461,7 +486,8 @@ def _check_open(method: Method, learner: Learner) -> None:
     finders = "init=odcl, or for linear regression init=moment-descent, which find the number of clusters"
     if method.tries_counts:
         raise ConfigError(
-            f"clusters=auto cannot go with init={init.name}: take init=random, where trial runs decide, or {finders}"
+            f"clusters=auto does not work with init={init.name}: use init=random, with which trial runs decide, or "
+            f"{finders}"
         )
     raise ConfigError(f"clusters=auto needs {finders}; without them {method.name} needs a number")
 
@@ -471,9 +497,9 @@ def _assembled(
     data: ClientDirectory,
     learner: Learner,
     settings: RunSettings,
-    earlier: Earlier | None,
+    earlier: EarlierRun | None,
 ) -> Plan:
-    """The plan with its composition and its clients."""
+    """Return the plan with the composition of tiers and the clients."""
     rounds = most_rounds(method, settings) if method.trains else 0
     tiers = with_shared_body(replace(method.tiers(), K=method.groups.count(data, method.tiers().K)), learner)
     tiers = replace(tiers, objective=tiers.objective.server_with_seed(settings.seed))
@@ -505,7 +531,7 @@ def _assembled(
 
 
 def most_rounds(method: Method, settings: RunSettings) -> int:
-    """Return the number of rounds of a run, or the largest one where it ends when the training loss settles."""
+    """Return the number of rounds of a run, or the largest one if it ends when the training loss settles."""
     if settings.rounds != AUTO:
         return settings.rounds
     tiers = method.tiers()
@@ -514,11 +540,11 @@ def most_rounds(method: Method, settings: RunSettings) -> int:
 
 
 BODY = "body"
-"""In `shared`: everything but the head, the last layer."""
+"""Value of `shared` that stands for everything but the head, which is the last layer."""
 
 
 def with_shared_body(tiers: Tiers, learner: Learner) -> Tiers:
-    """Return the composition with the parameters named that a shared body has."""
+    """Return the composition with the names of the parameters of a shared body."""
     if tiers.shared != (BODY,):
         return tiers
     check_shared_body(tiers, learner)
@@ -527,26 +553,28 @@ def with_shared_body(tiers: Tiers, learner: Learner) -> Tiers:
     body = tuple(name for name in names if not name.startswith(f"{learner.head}."))
     if not body:
         raise ConfigError(
-            f"a shared body needs layers below the head that are trained, but the learner {learner.spec} has frozen "
-            "them all: let some ask for a gradient"
+            f"a shared body needs trainable layers below the head, but the learner {learner.spec} has frozen them all: "
+            "unfreeze some"
         )
     return replace(tiers, shared=body)
 
 
 def _check_device(name: str) -> None:
     try:
-        torch.zeros(1, device=name).tolist()  # which the device `meta`, without any data, cannot do
+        torch.zeros(1, device=name).tolist()  # fails on the device `meta`, which holds no data
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0][:LONGEST_REASON]
-        raise ConfigError(f"device {shown(name)} cannot be used here ({reason}): take cpu, or leave it out") from None
+        raise ConfigError(
+            f"device {shown(name)} cannot be used here ({reason}): use cpu, or leave device out"
+        ) from None
 
 
 LONGEST_REASON = 200
-"""Letters of a foreign message that are shown."""
+"""Largest number of characters of another library's message that are shown."""
 
 
 def _check_memory(learner: Learner, models: int, dtype: str) -> None:
-    """Refuse more models than the machine's memory holds; a few are not worth the look."""
+    """Check that the models fit into the machine's memory."""
     if models <= FEW_MODELS:
         return
     one = sum(array.nbytes for array in learner.start([0], torch_dtype(dtype)).values())
@@ -559,11 +587,11 @@ def _check_memory(learner: Learner, models: int, dtype: str) -> None:
 
 
 FEW_MODELS = 1000
-"""Up to this many models are planned without asking for the machine's memory."""
+"""Number of models up to which the memory is not checked."""
 
 
 def _check_rates(tiers: Tiers, settings: RunSettings) -> None:
-    """Learning rates are numbers of the training's own type, of which float32 holds the smaller ones only."""
+    """Check that learning rates can be represented in the floating type of the training."""
     most = torch.finfo(torch_dtype(str(settings.dtype))).max
     for name, value in (("lr", tiers.local.lr), ("server_lr", tiers.server.lr)):
         if isinstance(value, float) and value > most:
@@ -571,7 +599,7 @@ def _check_rates(tiers: Tiers, settings: RunSettings) -> None:
 
 
 def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers) -> Federation:
-    """The clients as they can be asked, wherever they live."""
+    """Return the clients, local or remote, ready to be asked."""
     if isinstance(data, RemoteClients):
         return data.reach(settings, tiers)
     assert isinstance(data, FederatedDataset)
@@ -593,26 +621,27 @@ def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, ti
     if tiers.assignment.personal:
         raise ConfigError(
             f"poison={attack.name} changes the updates of the clusters' models, but with assignment "
-            f"{tiers.assignment.name} clients send models of their own: use poison=label-flip"
+            f"{tiers.assignment.name} clients send personal models: use poison=label-flip"
         )
     if tiers.refit:
         raise ConfigError(
-            f"poison={attack.name} changes the updates of the rounds, but the sums that refit asks for last would be "
-            "true: use poison=label-flip, or leave refit out"
+            f"poison={attack.name} changes the updates of the rounds, but not the sums that refit asks for at the end: "
+            "use poison=label-flip, or leave refit out"
         )
     return AttackedGroup.among(clients, attack, settings.seed)
 
 
 def _check_trials(plan: Plan) -> None:
-    """Trial runs are judged by held-out samples."""
+    """Check that clients have enough samples for trial runs, which hold some out."""
     if plan.tries and plan.federation.sizes.max() < 2:
         raise ConfigError(
-            "clusters=auto holds out some of each client's samples, but all clients have one: give a number of clusters"
+            "clusters=auto holds out some of each client's samples, but every client has only one: set a number of "
+            "clusters"
         )
 
 
 def _check_resampling(tiers: Tiers, rounds: int, federation: Federation) -> None:
-    """Every client must have a sample for each of the 2T subsets."""
+    """Check that every client has a sample for each of the 2T subsets."""
     sizes = federation.sizes
     if tiers.resample and sizes.min() < 2 * rounds:
         raise ConfigError(

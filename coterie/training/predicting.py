@@ -1,4 +1,4 @@
-"""Predictions for the rows of many clients at once: of clients that trained, and of new ones placed by their labels."""
+"""Predictions for the rows of many clients at once: clients that trained, and new ones assigned by labelled rows."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ from coterie.errors import ColumnWarning, InputError, unknown_name
 from coterie.evaluate.misfit import MISFIT
 
 if TYPE_CHECKING:
+    from coterie.training.records import ClientResult
     from coterie.training.result import Result
 
 MOST_NAMED = 5
-"""Clients that an error names."""
+"""Largest number of clients that an error names."""
 TRAINED, PLACED, SHARED = "training", "labelled rows", "one model"
-"""How a client got its model, in the column `placed_by`."""
+"""Values of the column `placed_by`: how a client got its model."""
 OWN_COLUMNS = ("client", "cluster", "certainty", "placed_by", "prediction")
 """Columns of the predictions, before the probabilities of classes."""
 
 
 @dataclass(frozen=True)
 class EncodedSamples:
-    """Samples that are encoded as the models see them."""
+    """Samples that are already encoded as model inputs."""
 
     values: torch.Tensor
+    """Features of the samples, (n, ...)."""
 
 
 @dataclass
 class Predictions:
-    """Predictions for the rows of a table, one value a row in each column, in the order of the table."""
+    """Predictions for the rows of a table: one value per row in each column, in the order of the table."""
 
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    """Values of each column by its name; the column of ids first, if there is one."""
+    """Values of each column by its name; the id column first, if there is one."""
     labels: npt.NDArray[Any] | None = None
     """Labels of the rows (n,), if all rows have one."""
 
@@ -58,10 +60,37 @@ class Predictions:
 
 
 def predict_rows(result: Result, source: object, client: str, id_column: str | None = None) -> Predictions:
-    """Return predictions for rows of many clients; see `Result.predict_frame`."""
+    """Return predictions for rows of many clients; see `Result.predict_frame`.
+
+    Raises:
+        InputError: if the run was not made from a table, the rows do not fit, or a new client cannot be assigned.
+    """
+    columns = _open_rows(result, source, client, id_column)
+    owners, targets = _owners(columns, client), _Targets(columns, result.schema)
+    predictor = _RowPredictor(result, torch.from_numpy(result.encode(source)), targets)
+    rows_of: dict[ClientId, list[int]] = {}
+    for row, owner in enumerate(owners):
+        rows_of.setdefault(owner, []).append(row)
+    trained = {row.id: row for row in result.clients}
+    warn_of_spellings([owner for owner in rows_of if owner not in trained], list(trained))
+    unplaced = [
+        owner
+        for owner, rows in rows_of.items()
+        if not predictor.predict(owner, np.array(rows, dtype=np.int64), trained.get(owner))
+    ]
+    if unplaced:
+        raise InputError(_refusal(unplaced, result.schema.target))
+    _warn_of_misfits(predictor.misfits)
+    ids = {} if id_column is None else {id_column: columns.values(id_column).tolist()}
+    labels = targets.labels(np.arange(len(owners))) if targets.there.all() else None
+    return Predictions(ids | {"client": owners} | predictor.columns(), labels)
+
+
+def _open_rows(result: Result, source: object, client: str, id_column: str | None) -> Columns:
+    """Return the columns of a table after checking that it suits the run and has the named columns."""
     if not result.schema.is_table:
         raise InputError(
-            "the run was not made from a table, so that columns of a table have no meaning for it: call predict for "
+            "the run was not made from a table, so the columns of a table have no meaning for it: call predict with "
             "the samples of each client"
         )
     columns = open_columns(source, {client, *texts_of(result.schema), *([] if id_column is None else [id_column])})
@@ -69,49 +98,8 @@ def predict_rows(result: Result, source: object, client: str, id_column: str | N
         if name is not None and name not in columns.names:
             raise unknown_name(what, name, columns.names)
     if id_column in OWN_COLUMNS:
-        raise InputError(f"the predictions have a column {id_column!r}, too: rename the id column of the table")
-    owners, targets = _owners(columns, client), _Targets(columns, result.schema)
-    encoded = torch.from_numpy(result.encode(source))
-    rows_of: dict[ClientId, list[int]] = {}
-    for row, owner in enumerate(owners):
-        rows_of.setdefault(owner, []).append(row)
-    found = _Found(result, len(owners))
-    known = {row.id: row for row in result.clients}
-    strangers: list[ClientId] = []
-    unfit: list[ClientId] = []
-    warn_of_spellings([owner for owner in rows_of if owner not in known], list(known))
-    for owner, positions in rows_of.items():
-        rows = np.array(positions, dtype=np.int64)
-        labelled = rows[targets.there[rows]]
-        samples = EncodedSamples(encoded[torch.from_numpy(rows)])
-        if owner in known:
-            figures = known[owner]
-            found.add(rows, samples, {"client": owner}, figures.cluster, figures.get("certainty"), TRAINED)
-        elif len(labelled):
-            support = (EncodedSamples(encoded[torch.from_numpy(labelled)]), targets.labels(labelled))
-            with _misfits(unfit, owner):
-                cluster = int(result.weigh(*support).argmax())
-                certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
-                found.add(rows, samples, {"support": support}, cluster, certainty, PLACED)
-        elif result.serves_strangers:
-            found.add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
-        else:
-            strangers.append(owner)
-    if strangers:
-        raise InputError(_refusal(strangers, result.schema.target))
-    if unfit:
-        count = "1 new client fits" if len(unfit) == 1 else f"{len(unfit)} new clients fit"
-        warnings.warn(
-            f"{count} no cluster ({_named(unfit)}): the loss of the best model on the labelled rows is far above that "
-            "of the clients that trained, so that cluster, certainty and predictions mean little; check units and "
-            "labels, or train again with such clients",
-            ColumnWarning,
-            stacklevel=3,
-        )
-    ids = {} if id_column is None else {id_column: columns.values(id_column).tolist()}
-    every = np.arange(len(owners))
-    labels = targets.labels(every) if targets.there.all() else None
-    return Predictions(ids | {"client": owners} | found.columns(), labels)
+        raise InputError(f"the predictions already have a column {id_column!r}: rename the id column of the table")
+    return columns
 
 
 def labels_if_complete(result: Result, source: object) -> npt.NDArray[Any] | None:
@@ -122,18 +110,54 @@ def labels_if_complete(result: Result, source: object) -> npt.NDArray[Any] | Non
     return targets.labels(np.arange(len(targets.there))) if targets.there.all() else None
 
 
-class _Found:
-    """Predictions as they come, client by client, in the order of the rows."""
+class _RowPredictor:
+    """Predicts the rows of one client after another, and stores the predictions in the order of the rows."""
 
-    def __init__(self, result: Result, rows: int) -> None:
+    def __init__(self, result: Result, encoded: torch.Tensor, targets: _Targets) -> None:
         self.result = result
+        self.encoded = encoded
+        self.targets = targets
+        rows = len(encoded)
         self.clusters: list[Any] = [None] * rows
         self.certainties: list[Any] = [None] * rows
         self.placed: list[Any] = [None] * rows
         self.predicted: list[Any] = [None] * rows
         self.probabilities: npt.NDArray[np.float64] | None = None
+        self.misfits: list[ClientId] = []
+        """New clients whose labelled rows fit no cluster."""
 
-    def add(
+    def predict(self, client: ClientId, rows: npt.NDArray[np.int64], trained: ClientResult | None) -> bool:
+        """Predict the rows of a client, with its figures if it trained; return whether it has a model."""
+        result, samples = self.result, EncodedSamples(self.encoded[torch.from_numpy(rows)])
+        if trained is not None:
+            self._add(rows, samples, {"client": trained.id}, trained.cluster, trained.get("certainty"), TRAINED)
+            return True
+        labelled = rows[self.targets.there[rows]]
+        if len(labelled):
+            support = (EncodedSamples(self.encoded[torch.from_numpy(labelled)]), self.targets.labels(labelled))
+            with self._misfits_of(client):
+                cluster = int(result.weigh(*support).argmax())
+                certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
+                self._add(rows, samples, {"support": support}, cluster, certainty, PLACED)
+            return True
+        if result.serves_strangers:
+            self._add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
+            return True
+        return False
+
+    @contextmanager
+    def _misfits_of(self, client: ClientId) -> Iterator[None]:
+        """Collect a client whose labelled rows fit no cluster, instead of a warning for each step of its placement."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        if any(MISFIT in str(each.message) for each in caught):
+            self.misfits.append(client)
+        for each in caught:
+            if MISFIT not in str(each.message):
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+    def _add(
         self,
         rows: npt.NDArray[np.int64],
         samples: EncodedSamples,
@@ -142,6 +166,7 @@ class _Found:
         certainty: float | None,
         placed: str,
     ) -> None:
+        """Predict the samples and store the values; `whose` are the arguments that choose the model."""
         if self.result.learner.classes is None:
             predicted = self.result.predict(samples, **whose)
         else:
@@ -155,6 +180,7 @@ class _Found:
             self.clusters[row], self.certainties[row], self.placed[row] = cluster, certainty, placed
 
     def columns(self) -> dict[str, list[Any]]:
+        """Return the predictions as columns by name."""
         found = {
             "cluster": self.clusters,
             "certainty": self.certainties,
@@ -176,18 +202,19 @@ class _Targets:
         self.values = columns.values(schema.target) if schema.target in columns.names else None
         rows = len(columns.values(columns.names[0]))
         self.there: Mask = np.zeros(rows, dtype=bool)
-        """Which rows have a target, (n,)."""
+        """Whether each row has a target, (n,)."""
         if self.values is not None:
             self.there = ~missing_cells(self.values, marks_are_missing(schema))
 
     def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return the labels or numbers of rows that have a target."""
-        assert self.values is not None, "only rows with a target are asked for"
+        assert self.values is not None, "the table has a target column if any row has a target"
         numbers = target_of(self.values[rows], self.schema)
         return self.schema.class_labels(numbers.astype(np.int64)) if self.schema.classes else numbers
 
 
 def _owners(columns: Columns, client: str) -> list[ClientId]:
+    """Return the client of each row."""
     values = columns.values(client)
     if not len(values):
         raise InputError("the table has no rows: give at least one")
@@ -196,33 +223,34 @@ def _owners(columns: Columns, client: str) -> list[ClientId]:
 
 
 def warn_of_spellings(new: Sequence[ClientId], known: Iterable[ClientId]) -> None:
-    """Warn of new clients whose name is probably that of a client that trained, in another spelling."""
+    """Warn about new clients whose name is probably another spelling of that of a client that trained."""
     trained = {same_name(name): name for name in known} if new else {}
     alike = [(name, trained[same_name(name)]) for name in new if same_name(name) in trained]
     if alike:
         count = "1 client is" if len(alike) == 1 else f"{len(alike)} clients are"
         warnings.warn(
-            f"{count} taken for new, but have nearly the name of one that trained (such as {shown(alike[0][0])} and "
-            f"{shown(alike[0][1])}): write the names as in the training",
+            f"{count} treated as new, but almost have the name of one that trained (such as {shown(alike[0][0])} and "
+            f"{shown(alike[0][1])}): write the names as in the training data",
             ColumnWarning,
             stacklevel=3,
         )
 
 
-@contextmanager
-def _misfits(unfit: list[ClientId], owner: ClientId) -> Iterator[None]:
-    """Collect a client whose labelled rows fit no cluster, instead of a warning for each step of its placement."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    if any(MISFIT in str(each.message) for each in caught):
-        unfit.append(owner)
-    for each in caught:
-        if MISFIT not in str(each.message):
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+def _warn_of_misfits(clients: Sequence[ClientId]) -> None:
+    """Warn about new clients whose labelled rows fit no cluster."""
+    if clients:
+        count = "1 new client fits" if len(clients) == 1 else f"{len(clients)} new clients fit"
+        warnings.warn(
+            f"{count} no cluster ({_named(clients)}): the loss of the best model on the labelled rows is far above "
+            "that of the clients that trained, so that cluster, certainty and predictions mean little; check units and "
+            "labels, or train again with such clients",
+            ColumnWarning,
+            stacklevel=4,
+        )
 
 
 def _named(clients: Sequence[ClientId]) -> str:
+    """Return the first clients, and the number of the others."""
     named = ", ".join(map(shown, clients[:MOST_NAMED]))
     return named + (f" and {len(clients) - MOST_NAMED} more" if len(clients) > MOST_NAMED else "")
 
@@ -230,13 +258,13 @@ def _named(clients: Sequence[ClientId]) -> str:
 def _refusal(strangers: Sequence[ClientId], target: str) -> str:
     count = "1 client was" if len(strangers) == 1 else f"{len(strangers)} clients were"
     return (
-        f"{count} not in the training and cannot be placed without labelled rows ({_named(strangers)}): give a few of "
-        f"their rows with a value in column {target!r}, or leave these clients out"
+        f"{count} not in the training data and cannot be assigned without labelled rows ({_named(strangers)}): add "
+        f"a few of their rows with a value in column {target!r}, or leave these clients out"
     )
 
 
 def client_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the single figures of clients as columns: id, cluster, certainty, samples, score, loss, and all others."""
+    """Return the scalar figures of clients as columns: id, cluster, certainty, samples, score, loss, and all others."""
     first = ("id", "cluster", "certainty", "n", "score", "loss")
     single = [name for row in rows for name, value in row.items() if not isinstance(value, list | dict)]
     names = [name for name in first if name in single] + [n for n in dict.fromkeys(single) if n not in first]
@@ -252,5 +280,5 @@ def data_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
     try:
         pandas: Any = import_module("pandas")
     except ImportError:
-        raise InputError("a frame needs pandas: pip install pandas") from None
+        raise InputError("a data frame needs pandas: pip install pandas") from None
     return pandas.DataFrame(dict(columns))

@@ -1,7 +1,7 @@
 """Typed records of a run: one for each round, one for each client, and the final figures.
 
-Figures that every run has are attributes. Optional ones, of which `measures.py` has the table, are in `measures`. Both
-can also be read as from a dict: `record["loss"]`, `record.get("ari")`, `"ari" in record`, `record.items()`.
+Figures of every run are attributes. Optional figures, which `measures.py` lists, are in `measures`. Both can also be
+read as from a dict: `record["loss"]`, `record.get("ari")`, `"ari" in record`, `record.items()`.
 """
 
 from __future__ import annotations
@@ -14,31 +14,34 @@ from typing import Any, ClassVar, Self
 from coterie.errors import RunError
 
 Plain = Any
-"""A value that JSON can hold."""
+"""A value that JSON supports."""
 EMPTY: tuple[Plain, ...] = (None, [], (), "")
-"""Values of attributes that are no entries."""
+"""Values that count as empty for `omitted_if_empty`."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Figures(Mapping[str, Plain]):
-    """Base of all records: required figures as attributes, optional ones in `measures`; equal if all figures are."""
+    """Base class of all records: required figures as attributes, optional ones in `measures`.
+
+    Records are mappings and equal if all their figures are equal.
+    """
 
     measures: Mapping[str, Plain] = field(default_factory=dict)
     """Optional figures by name."""
 
     omitted_if_empty: ClassVar[frozenset[str]] = frozenset()
-    """Attributes that are no entries while they are None or empty."""
+    """Attributes that are left out of the mapping while they are None or empty."""
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Plain]) -> Self:
-        """Return the record that `to_json` was called on.
+        """Return the record from the output of `to_json`.
 
         Args:
-            plain: Figures by name. Names that are unknown are kept in `measures`; figures that earlier versions did not
-                write have their default values.
+            plain: Figures by name. Unknown names are stored in `measures`; figures that earlier versions did not write
+                get their default values.
 
         Raises:
-            RunError: if a figure is missing that has no default value.
+            RunError: if a figure without a default value is missing.
         """
         names = attributes_of(cls)
         for name, default in names.items():
@@ -50,11 +53,11 @@ class Figures(Mapping[str, Plain]):
         return cls(**own, measures={name: value for name, value in plain.items() if name not in names})
 
     def to_json(self) -> dict[str, Plain]:
-        """Return all figures by name, as values that JSON can hold."""
+        """Return all figures by name, as values that JSON supports."""
         return dict(self)
 
     def __or__(self, others: Mapping[str, Plain]) -> Self:
-        """Return the same record with these figures added or replaced, as `|` does for dicts."""
+        """Return the record with these figures added or replaced, as `|` does for dicts."""
         return self.from_json({**self, **others})
 
     def __getitem__(self, name: str) -> Plain:
@@ -89,12 +92,19 @@ def attributes_of(kind: type[Figures]) -> Mapping[str, object]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundRecord(Figures):
-    """Figures of one round. With several restarts they are those of the restart with the least loss."""
+    """Figures of one round. With several restarts they are those of the restart with the lowest loss.
+
+    Example:
+        >>> from coterie.training.records import RoundRecord
+        >>> record = RoundRecord(round=0, loss=0.5)
+        >>> record.loss == record["loss"]
+        True
+    """
 
     round: int
     """Number of the round, from 0."""
     seconds: float = 0.0
-    """Time that the round took, without evaluation."""
+    """Duration of the round in seconds, without evaluation."""
     loss: float | None = None
     """Training loss; None if it is not finite."""
     clusters: int = 0
@@ -106,7 +116,7 @@ class RoundRecord(Figures):
     missing: list[str] = field(default_factory=list)
     """Clients that were asked and did not answer."""
     rejected: list[str] = field(default_factory=list)
-    """Clients whose update was refused."""
+    """Clients whose update was rejected."""
     bytes_up: int = 0
     """Bytes that the clients sent."""
     bytes_down: int = 0
@@ -114,13 +124,13 @@ class RoundRecord(Figures):
     path: str = ""
     """Implementations of local training that were used, joined by `+`."""
     stopped: str | None = None
-    """Reason why the run ended after this round, before its last one."""
+    """Reason why the run ended after this round, if it was not the last one."""
     notes: list[Mapping[str, Plain]] = field(default_factory=list)
     """Problems with clients: `node`, `clients` and `reason` of each."""
     events: list[Mapping[str, Plain]] = field(default_factory=list)
     """Changes of the number of clusters."""
     tests: list[Mapping[str, Plain]] = field(default_factory=list)
-    """What decides whether clusters change: `cluster`, `statistic`, `value`, `threshold` and `text` of each figure."""
+    """Figures that decide about clusters: `cluster`, `statistic`, `value`, `threshold` and `text` of each."""
 
     omitted_if_empty: ClassVar[frozenset[str]] = frozenset({"stopped", "notes", "events", "tests"})
 
@@ -129,22 +139,24 @@ class RoundRecord(Figures):
 class ClientResult(Figures):
     """Final figures of one client.
 
-    Optional ones: `truth` (its true group), `liar` (True for a simulated attacker), `losses` (mean loss under the model
-    of each cluster), `posterior` (probability of each cluster), `samples_needed` (number of samples with which a client
-    that cannot be placed with certainty probably could), `finetuned` (score after fine-tuning), `weights` and
-    `components` (its mixture).
+    Optional figures: `truth` (true group), `liar` (True for a simulated attacker), `losses` (mean loss under the model
+    of each cluster), `posterior` (probability of each cluster), `samples_needed` (number of samples with which an
+    uncertain client could probably be assigned), `finetuned` (score after fine-tuning), `weights` and `components`
+    (weights of its mixture).
     """
 
     id: str
+    """Id of the client."""
     n: int = 0
     """Number of training samples."""
     cluster: int
+    """Final cluster."""
     score: float | None = None
     """Accuracy or root mean squared error of its model; None if it was not evaluated."""
     loss: float | None = None
     """Mean loss on the same samples as `score`."""
     certainty: float | None = None
-    """Probability that it is in its cluster's group, given the models found; None if groups were not looked for."""
+    """Probability that the client belongs to its cluster, given the models; None if no groups were looked for."""
 
     omitted_if_empty: ClassVar[frozenset[str]] = frozenset({"certainty"})
 
@@ -172,7 +184,7 @@ class Metrics(Figures):
     bytes_down: int = 0
     """Bytes that all clients received, including before the first round."""
     seconds: float = 0.0
-    """Time of the training, without evaluation."""
+    """Duration of the training in seconds, without evaluation."""
     stopped: str | None = None
     """Reason why the run ended before its last round."""
 

@@ -1,8 +1,8 @@
 """The last exchange of `refit`: exact least squares in every cluster.
 
-Models that come from averages of s local steps end where the clients' steps balance each other, which is not the least
-squares of the pooled samples where clients differ in their features, their sizes or the lengths of their steps. The
-clients' X^T X and X^T r, added up by cluster, lead there from any model in one step.
+Averages of s local steps converge to the point at which the clients' steps balance each other. This is not the
+least-squares solution of the pooled samples if clients differ in their features, sizes or step lengths. The clients'
+X^T X and X^T r, summed by cluster, lead from any model to that solution in one step.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from coterie.methods.asking import Cost
 from coterie.methods.run import Run
 
 REFIT = "refit"
-"""Name of what is told about the last exchange in `Result.metrics`."""
+"""Key of the last exchange in `Result.metrics`."""
 
 
 @dataclass(frozen=True)
 class Refitted:
-    """The end of a run whose models are the least squares of their members' samples."""
+    """The end of a run whose models are the least-squares solutions of their members' samples."""
 
     state: ServerState
-    """The restart of least training loss, refitted."""
+    """The restart of lowest training loss, refitted."""
     found: Mapping[str, Any]
-    """What the exchange changed and cost, ready for JSON."""
+    """Effect and cost of the exchange, ready for JSON."""
 
 
 def refitted(run: Run, state: ServerState) -> Refitted:
-    """Ask every client that has trained for the sums of the cluster it trained last, and solve.
+    """Ask every client that has trained for the sums of its last cluster, and solve for each cluster.
 
-    What the members' features leave open stays as it is, and so does a cluster without members.
+    Directions that the members' features leave undetermined stay unchanged, and so do clusters without members.
 
     Raises:
         TrainingError: if no client answers.

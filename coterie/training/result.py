@@ -1,4 +1,4 @@
-"""The result of a run: the groups, their models, the certainty of each client's assignment, and the costs."""
+"""The result of a run: groups, models, certainty of each client's assignment, and costs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from coterie.methods.run import Initializer
 from coterie.options import from_options
 from coterie.tiers.objective import Objective
 from coterie.training.diagnostics import Diagnostics
-from coterie.training.notebook import Shown
+from coterie.training.notebook import NotebookView
 from coterie.training.predicting import EncodedSamples, client_columns, data_frame, predict_rows
 from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.runs.files import read_tensors
@@ -47,16 +47,16 @@ from coterie.training.runs.folder import RunFolder
 from coterie.training.subject import sentence, subject_of, title
 
 Samples = npt.ArrayLike | object
-"""An array (n, ...), or for a run of a table its rows: a DataFrame, an Arrow table, a dict of columns or a path."""
+"""An array (n, ...), or, for a run of a table, its rows: a DataFrame, an Arrow table, a dict of columns or a path."""
 Labels = npt.ArrayLike
-"""Labels or target values (n,), as they were in the training data."""
+"""Labels or target values (n,), as in the training data."""
 Support = tuple[Samples, Labels] | object
-"""Labelled samples: a pair (x, y), or for a run of a table one table with the target column."""
+"""Labelled samples: a pair (x, y), or, for a run of a table, a table with the target column."""
 
 SPLITS = "splits/"
-"""In `Result.beside`: what names of the tree of splits begin with."""
+"""Prefix of the names of the tree of splits in `Result.extra_arrays`."""
 REGRESSION, BASELINES, GROUPS, POSTERIOR = "regression", "baselines", "groups", "posterior"
-"""Names of the stored diagnostics: in the metrics, and (the last) in the figures of each client."""
+"""Names of stored diagnostics: the first three in the metrics, the last in the figures of each client."""
 
 NO_CERTAINTY = (
     "this run has no probabilities of clusters: they are computed if the method looks for groups, the training did not "
@@ -66,60 +66,73 @@ NO_CERTAINTY = (
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of `fit`, `resume` or `load`."""
+    """The result of `fit`, `resume` or `load`.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import IFCA
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, IFCA(clusters=4), learner="logistic", rounds=2)
+        >>> len(result.models), len(result.records), result.weights.shape
+        (4, 2, (8, 4))
+        >>> len(result.assignments)
+        8
+    """
 
     config: Mapping[str, Any]
-    """All options of the run, as settled."""
+    """All options of the run, including values that were found automatically."""
     profile: Profile
+    """Shape of a sample, and number of classes."""
     learner: Learner
+    """Model family."""
     parameters: Sequence[Params]
     """One dict of named tensors for each cluster."""
     records: list[RoundRecord]
-    """The figures of each round."""
+    """Figures of each round."""
     metrics: Metrics
-    """The final figures."""
+    """Final figures."""
     clients: list[ClientResult]
-    """The final figures of each client that answered."""
+    """Final figures of each client that answered."""
     fingerprint: str = ""
     """Digest of the training data."""
-    beside: Params = field(default_factory=dict)
-    """What predicts besides the models: the Gaussians of a joint density (`means`, `variances`), the models that
-    clients keep for themselves (`personal`, a row for each of `clients`), or the splits that newcomers descend."""
+    extra_arrays: Params = field(default_factory=dict)
+    """Arrays that predictions need besides the models: the Gaussians of a joint density (`means`, `variances`), the
+    personal models of clients (`personal`, one row for each of `clients`), or the tree of splits."""
     objective: Plain = None
-    """The objective of mixtures, as plain values."""
+    """Objective of mixtures, as plain values."""
     schema: Schema = field(default_factory=Schema)
-    """How raw values become features and classes: `predict`, `weigh`, `assign` and `losses` apply it."""
+    """Encoding of raw values as features and classes, which `predict`, `weigh`, `assign` and `losses` apply."""
     diagnosis: Diagnosis | None = field(default=None, repr=False)
     """The diagnosis that chose the method, with method="auto"."""
     column_notes: tuple[ColumnNote, ...] = ()
-    """What became of each column of the table of the run; empty for other data."""
+    """What was done with each column of the run's table; empty for other data."""
     diagnostics: Diagnostics | None = field(default=None, repr=False, compare=False)
-    """Source of `coefficients` while the run is in memory; a run folder stores their values instead."""
+    """Source of diagnostics while the run is in memory; a run folder stores their values instead."""
 
     @property
     def assignments(self) -> dict[ClientId, int]:
-        """The cluster of each client that answered."""
+        """Cluster of each client that answered, by its id."""
         return {client.id: client.cluster for client in self.clients}
 
     def coefficients(self) -> dict[str, Any]:
         """Return the coefficients of linear or logistic models with confidence intervals.
 
-        For a run of a table they are in the units of its columns. Those of a classification are log-odds against the
-        class in `reference`; with several classes each name begins with its class.
+        For a run of a table they are in the units of its columns. Those of a classification are log-odds relative to
+        the class in `reference`; with several classes, each name begins with its class.
 
-        They are computed when they are first asked for, from sums that the clients return. A run that is written to a
-        folder (`fit(..., out=...)`, `save`, `coterie run`) computes and stores them at its end, since the data may be
-        gone later; `load` reads them from there.
+        They are computed on first use, from sums that the clients return. A run that is written to a folder
+        (`fit(..., out=...)`, `save`, `coterie run`) computes and stores them at its end, because the data may be
+        unavailable later; `load` reads the stored values.
 
         Returns:
-            `names` of the coefficients, `level` of the intervals, `references`, the reference level of each
-            categorical column, and one row for each of `clusters` (`estimate`, `standard_errors`, `low`, `high`,
-            `samples`, `clients`, ...). `loss` is the mean training loss of these estimates, and `behind` by how much
-            that of the run's own models is larger. For a regression there are also the guides of the theory: `sigma`,
-            `separation`, `skewness`, `gamma`, `kappa` and `floor`; for a classification `reference` and `classes`.
+            `names` of the coefficients, `level` of the intervals, `references` (reference level of each categorical
+            column), and one entry for each of `clusters` (`estimate`, `standard_errors`, `low`, `high`, `samples`,
+            `clients`, ...). `loss` is the mean training loss of these estimates, and `behind` is by how much that of
+            the run's own models exceeds it. A regression also has the theoretical guides `sigma`, `separation`,
+            `skewness`, `gamma`, `kappa` and `floor`; a classification has `reference` and `classes`.
 
         Raises:
-            InputError: if the run has none: the models are neither linear nor logistic or not shared, the training
+            InputError: if there are none: the models are neither linear nor logistic or not shared, the training
                 diverged or was private, or the data is too large.
         """
         found: dict[str, Any] | None = self.metrics.get(REGRESSION)
@@ -133,14 +146,17 @@ class Result:
         return found
 
     def baselines(self) -> Baselines:
-        """Return the held-out error beside that of one pooled model, site intercepts, local models and a mixed model.
+        """Compare the held-out error with one pooled model, site intercepts, local models and a mixed model.
 
-        Like `coefficients`, it is computed when it is first asked for, and stored in a run folder. Where clients live
-        on other machines it takes about thirty exchanges, and a run folder does not store it.
+        Like `coefficients`, the comparison is computed on first use and stored in a run folder. With clients on other
+        machines it takes about thirty exchanges, and a run folder does not store it.
+
+        Returns:
+            The errors of all models, and the decision whether clusters are worthwhile.
 
         Raises:
-            InputError: if the run has none: the models are neither linear nor logistic, there are no held-out samples,
-                the training diverged or was private, or the data is too large.
+            InputError: if there is none: the models are neither linear nor logistic, there are no held-out samples, the
+                training diverged or was private, or the data is too large.
         """
         stored = self.metrics.get(BASELINES)
         if stored is not None:
@@ -154,13 +170,16 @@ class Result:
         return found
 
     def groups(self) -> Groups:
-        """Return the profile of each group: its size, its labels and the mean of each feature, in original units.
+        """Return the profile of each group: its size, its labels and the mean of each feature in original units.
 
-        Like `coefficients`, it is computed when it is first asked for, and stored in a run folder.
+        Like `coefficients`, the profiles are computed on first use and stored in a run folder.
+
+        Returns:
+            The profiles of all groups.
 
         Raises:
-            InputError: if the run has none: it is not of a table, clients share no models, the training diverged or was
-                private.
+            InputError: if there are none: the run is not of a table, clients share no models, or the training diverged
+                or was private.
         """
         stored = self.metrics.get(GROUPS)
         if stored is not None:
@@ -174,30 +193,36 @@ class Result:
         return found
 
     def posterior(self) -> npt.NDArray[np.float64]:
-        """Return the probability of each cluster for each client, (m, K), in the order of `clients`.
+        """Return the probability of each cluster for each client.
 
-        That of a client's own cluster is its `certainty`.
+        The probability of a client's own cluster is its `certainty`.
+
+        Returns:
+            Probabilities (m, K), with rows in the order of `clients`.
 
         Raises:
-            InputError: if the run has none; see `certainty`.
+            InputError: if there are none; see `certainty`.
         """
         if not self.clients or not all(POSTERIOR in client for client in self.clients):
             raise InputError(NO_CERTAINTY)
         return np.array([client[POSTERIOR] for client in self.clients])
 
     def certainty(self, x: Samples, y: Labels | None = None) -> npt.NDArray[np.float64]:
-        """Return the probability of each cluster for a new client, (K,), given its labelled samples and the models.
+        """Return the probability of each cluster for a new client, given its labelled samples and the models.
 
-        It is calibrated as the certainty of the clients that trained: of new clients that come from the same groups and
-        for which a cluster has a probability of 95 %, about 95 % belong there.
+        The probabilities are calibrated like those of the clients that trained: of new clients from the same groups for
+        which a cluster has a probability of 95 %, about 95 % belong to it.
 
         Args:
             x: Samples of the new client, as in `predict`.
             y: Their labels (n,), as in the training data; for a run of a table they may be a column of x instead.
 
+        Returns:
+            Probabilities (K,).
+
         Raises:
-            InputError: if the run has no certainty: the method does not look for groups, the training diverged, clients
-                may not be asked for losses (local privacy), or there were too few samples to calibrate it.
+            InputError: if there are none: the method does not look for groups, the training diverged, clients may not
+                be asked for losses (local privacy), or there were too few samples to calibrate them.
         """
         if not self.has_certainty:
             raise InputError(NO_CERTAINTY)
@@ -206,13 +231,13 @@ class Result:
 
     @property
     def has_certainty(self) -> bool:
-        """Whether the probability that a client is in its cluster was calibrated."""
+        """Whether probabilities of clusters have been calibrated."""
         return "calibration" in self.metrics
 
     def with_diagnostics(self) -> Result:
-        """Return the result as a run folder stores it: figures that are computed on demand are part of it.
+        """Return the result as a run folder stores it, with all diagnostics that are otherwise computed on demand.
 
-        With clients on other machines, where an exchange takes seconds, those that take many are left out.
+        With clients on other machines, where an exchange takes seconds, diagnostics with many exchanges are left out.
         """
         if self.diagnostics is None:
             return self
@@ -220,7 +245,7 @@ class Result:
         coefficients = self.diagnostics.coefficients if self.diagnostics.affords_coefficients else None
         if coefficients is not None:
             metrics = metrics | {REGRESSION: coefficients}
-        baselines = None if self.diagnostics.remote else self.diagnostics.baselines  # some thirty exchanges
+        baselines = None if self.diagnostics.remote else self.diagnostics.baselines  # takes about thirty exchanges
         if baselines is not None:
             metrics = metrics | {BASELINES: baselines.to_json()}
         if (groups := self.diagnostics.groups) is not None:
@@ -229,7 +254,7 @@ class Result:
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        """How much of each client belongs to each cluster, (m, K); rows sum to one, in the order of `clients`."""
+        """Weight of each cluster for each client, (m, K); rows sum to one and are in the order of `clients`."""
         if all("weights" in row for row in self.clients):
             return np.array([row["weights"] for row in self.clients])
         chosen = np.array([row.cluster for row in self.clients])
@@ -237,25 +262,25 @@ class Result:
 
     @property
     def models(self) -> list[dict[str, npt.NDArray[Any]]]:
-        """K dicts of named arrays."""
+        """Models of the clusters, as K dicts of named arrays."""
         return [{name: p.detach().cpu().numpy() for name, p in model.items()} for model in self.parameters]
 
     def module(self, cluster: int | None = None) -> nn.Module:
-        """Return the model of a cluster as a PyTorch module in evaluation mode; changing it leaves the result alone.
+        """Return the model of a cluster as a PyTorch module in evaluation mode; changing it does not change the result.
 
-        The module takes features as the models see them: for a run of a table those that `encode` returns
-        (standardised, in the order of `schema.feature_names`), otherwise the samples, in the floating type of
-        its parameters. It returns logits (n, C) for classes 0, 1, ... (`schema.classes` has their labels), or
-        predictions (n,); a module of the user's own returns what it always does.
+        The input of the module are features: for a run of a table those that `encode` returns (standardised, in the
+        order of `schema.feature_names`), otherwise the samples, in the floating type of the module's parameters. Its
+        output are logits (n, C) for classes 0, 1, ... (`schema.classes` contains their labels), or predictions (n,); a
+        module of the user returns what it always does.
 
         Args:
-            cluster: Number of the cluster; may be left out if there is one model only.
+            cluster: Number of the cluster; optional if there is only one model.
 
         Returns:
             The module.
 
         Raises:
-            InputError: if there is no such cluster, or several and none is named.
+            InputError: if there is no such cluster, or there are several and none is named.
         """
         return self.learner.network(self.parameters[self._cluster(cluster)])
 
@@ -263,24 +288,24 @@ class Result:
         """Return a copy of the parameters of a cluster's model, by their names in `module(cluster)`.
 
         Args:
-            cluster: Number of the cluster; may be left out if there is one model only.
+            cluster: Number of the cluster; optional if there is only one model.
 
         Returns:
-            Named tensors, buffers of the module included.
+            Named tensors, including buffers of the module.
 
         Raises:
-            InputError: if there is no such cluster, or several and none is named.
+            InputError: if there is no such cluster, or there are several and none is named.
         """
         return {name: value.clone() for name, value in self.module(cluster).state_dict().items()}
 
     def encode(self, x: Samples) -> npt.NDArray[Any]:
-        """Return the features (n, ...) that the models see: the raw rows of a table are encoded and standardised.
+        """Return the features of samples: the raw rows of a table are encoded and standardised.
 
         Args:
-            x: Samples as `predict` takes them.
+            x: Samples, as in `predict`.
 
         Returns:
-            The features, in the floating type of the models.
+            The features (n, ...), in the floating type of the models.
 
         Raises:
             InputError: if the samples do not fit the data of the run.
@@ -290,7 +315,9 @@ class Result:
     def _cluster(self, cluster: int | None) -> int:
         """Return the number of a cluster that exists."""
         if cluster is None and len(self.parameters) > 1:
-            raise InputError(f"the run has {len(self.parameters)} models: name a cluster, from 0 on")
+            raise InputError(
+                f"the run has {len(self.parameters)} models: name a cluster, from 0 to {len(self.parameters) - 1}"
+            )
         number = 0 if cluster is None else cluster
         if isinstance(number, bool) or number not in range(len(self.parameters)):
             raise InputError(f"cluster must be 0 to {len(self.parameters) - 1}, got {number}")
@@ -304,16 +331,33 @@ class Result:
         cluster: int | None = None,
         support: Support | None = None,
     ) -> npt.NDArray[Any]:
-        """Return the predictions (n,) for samples x (n, ...): class labels as they were in the data, or numbers.
+        """Return the predictions for samples: class labels as in the training data, or numbers.
 
-        x: an array; for a run of a table its raw rows, as a DataFrame, an Arrow table, a dict of columns or a path. The
-            run's own encoding and scaling are applied to them.
-        client: a client that trained; its cluster's model predicts, its own mixture of all models, or its own model.
-        cluster: the model of this cluster predicts.
-        support: a few labelled samples (x, y) of a new client, which gets the models that `weigh` finds for it. For
-            a run of a table they may be one table with the target column.
-        None of these: a new client of which only these samples are known, where one model serves everybody or the
-            clusters know what their samples look like (fedgmm).
+        At most one of `client`, `cluster` and `support` may be given. Without them, the samples are those of an unknown
+        client, which can be served if there is only one model, or if the clusters model the inputs (fedgmm).
+
+        Args:
+            x: Samples (n, ...) as an array; for a run of a table its raw rows, as a DataFrame, an Arrow table, a dict
+            of
+                columns or a path. The encoding and scaling of the run are applied to them.
+            client: Id of a client that trained. Its cluster's model predicts, or its mixture of all models, or its
+                personal model.
+            cluster: Number of the cluster whose model predicts.
+            support: A few labelled samples (x, y) of a new client, which gets the models that `weigh` finds for it. For
+                a run of a table they may be one table with the target column.
+
+        Returns:
+            The predictions (n,).
+
+        Raises:
+            InputError: if the samples do not fit the data of the run, or no model can be found for them.
+
+        Example:
+            >>> import coterie
+            >>> data = coterie.scenario("rotated-digits", clients=8)
+            >>> result = coterie.fit(data, "fedavg", learner="logistic", rounds=1)
+            >>> result.predict(data.train.x[:5]).shape
+            (5,)
         """
         return self._labelled_as(self._mixture(x, client, cluster, support))
 
@@ -325,70 +369,92 @@ class Result:
         cluster: int | None = None,
         support: Support | None = None,
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of each class (n, C) for samples x (n, ...); arguments as in `predict`.
+        """Return the probability of each class for samples; arguments as in `predict`.
 
         Returns:
-            The probabilities, classes in the order of `schema.classes`, or 0, 1, ... where they have no other labels.
+            The probabilities (n, C), with classes in the order of `schema.classes`, or 0, 1, ... without other labels.
 
         Raises:
-            InputError: if the run predicts numbers, or the samples do not fit.
+            InputError: if the run is a regression, or the samples do not fit.
         """
         if self.learner.classes is None:
-            raise InputError("the run predicts numbers, which have no probabilities of classes: use predict")
+            raise InputError("the run is a regression, which has no probabilities of classes: use predict")
         return np.asarray(self._mixture(x, client, cluster, support).numpy())
 
     def predict_frame(self, frame: object, *, client: str, id: str | None = None) -> Any:
-        """Return predictions for the rows of many clients as a pandas DataFrame, one row for each, in the same order.
+        """Return predictions for the rows of many clients as a pandas DataFrame, in the same order.
 
-        A client that trained gets the model of its cluster (or its own mixture or model). A new client is placed by
-        those of its rows that have a value in the target column, as `predict(..., support=...)` does.
+        A client that trained gets the model of its cluster, or its own mixture or personal model. A new client is
+        assigned by those of its rows that have a value in the target column, as in `predict(..., support=...)`.
 
         Args:
             frame: Raw rows of a table: a DataFrame, an Arrow table, a dict of columns or a path. The target column may
                 be absent or have missing values.
-            client: Column that names the client of each row.
-            id: Column to keep, which identifies the rows.
+            client: Name of the column that identifies the client of each row.
+            id: Name of a column that identifies the rows, which is kept.
 
         Returns:
-            Columns `id` (under its own name), `client`, `cluster`, `certainty` (probability that the client is in this
-            cluster, where the run has it), `placed_by` ("training", "labelled rows" or "one model"), `prediction`,
-            and "probability CLASS" for each class.
+            Columns `id` (under its own name), `client`, `cluster`, `certainty` (probability that the client belongs to
+            this cluster, if available), `placed_by` ("training", "labelled rows" or "one model"), `prediction`, and
+            "probability CLASS" for each class.
 
         Raises:
             InputError: if the run was not made from a table, the rows do not fit, or a new client has no labelled rows
-                and no model serves everybody; the message names these clients.
+                and no single model serves all clients; the message names these clients.
         """
         return predict_rows(self, frame, client, id).to_frame()
 
     def to_frame(self) -> Any:
-        """Return the clients as a pandas DataFrame: id, cluster, certainty, samples, score, loss and other figures."""
+        """Return the clients as a pandas DataFrame: id, cluster, certainty, samples, score, loss and other figures.
+
+        Raises:
+            InputError: if pandas is not installed.
+        """
         return data_frame(client_columns(self.clients))
 
     @property
     def serves_strangers(self) -> bool:
-        """Whether a new client without labelled samples can be served: by the one model, or by its features."""
+        """Whether a new client without labelled samples can be served, by a single model or by its inputs."""
         return not self.method.groups.personal and (len(self.parameters) == 1 or self._knows_features)
 
     def predict_mixed(self, x: Samples, weights: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Predictions for samples x (n, ...) by all models together, each counting by `weights` (K,)."""
+        """Return the predictions of all models together for samples.
+
+        Args:
+            x: Samples (n, ...), as in `predict`.
+            weights: Weight of each model, (K,); not negative, with sum 1.
+
+        Returns:
+            The predictions (n,), as in `predict`.
+
+        Raises:
+            InputError: if the samples do not fit, or the weights are not K numbers with sum 1.
+        """
         return self._labelled_as(self._mixed(x, weights))
 
     def predict_proba_mixed(self, x: Samples, weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return the probability of each class (n, C) by all models together, each counting by `weights` (K,)."""
+        """Return the probability of each class by all models together; arguments as in `predict_mixed`.
+
+        Returns:
+            The probabilities (n, C).
+
+        Raises:
+            InputError: if the run is a regression, the samples do not fit, or the weights are not K numbers with sum 1.
+        """
         if self.learner.classes is None:
-            raise InputError("the run predicts numbers, which have no probabilities of classes: use predict_mixed")
+            raise InputError("the run is a regression, which has no probabilities of classes: use predict_mixed")
         return np.asarray(self._mixed(x, weights).numpy())
 
     def _mixture(
         self, x: Samples, client: ClientId | None, cluster: int | None, support: Support | None
     ) -> torch.Tensor:
-        """Return numbers (n,) or probabilities (n, C) by the models that serve whoever is named."""
+        """Return numbers (n,) or probabilities (n, C) by the models of the given client, cluster or support."""
         if sum(given is not None for given in (client, cluster, support)) > 1:
             raise InputError(
-                "client, cluster and support exclude each other: give the one that says whose samples these are"
+                "client, cluster and support exclude each other: give only the one to which the samples belong"
             )
         self._warn_of_other_clients(x if client is not None else support, client)
-        if client is not None and "personal" in self.beside:
+        if client is not None and "personal" in self.extra_arrays:
             return self._outputs(self._own_model(str(client)), x, torch.ones(1, dtype=torch.float64))
         if cluster is None and self._knows_features:
             return self._by_features(x, str(client) if client is not None else None, support)
@@ -399,7 +465,7 @@ class Result:
         return self._mixed(x, self._alone(self._only()) if support is None else self.weigh(*self._pair(support)))
 
     def _warn_of_other_clients(self, rows: object, client: ClientId | None) -> None:
-        """Warn if a table that is to be of one client names others in the client column of the run."""
+        """Warn if a table for one client contains other clients in the client column of the run."""
         name = next((note.column for note in self.column_notes if note.action == "client"), None)
         if name is None or not is_table(rows):
             return
@@ -410,16 +476,16 @@ class Result:
         others = sorted(named - {level_text(client)})
         if client is not None and others:
             warnings.warn(
-                f"column {name!r} names other clients than {client!r}, such as {others[0]!r}, but all rows are "
-                f"predicted as those of {client!r}: predict_frame(rows, client={name!r}) predicts each row for its own "
+                f"column {name!r} contains other clients than {client!r}, such as {others[0]!r}, but all rows are "
+                f"predicted as rows of {client!r}: predict_frame(rows, client={name!r}) predicts each row for its own "
                 "client",
                 ColumnWarning,
                 stacklevel=4,
             )
         elif client is None and len(named) > 1:
             warnings.warn(
-                f"the labelled samples are of {len(named)} clients in column {name!r}, but they are taken for those of "
-                f"one: predict_frame(rows, client={name!r}) places each client by its own rows",
+                f"the labelled samples belong to {len(named)} clients in column {name!r}, but are treated as those of "
+                f"one client: predict_frame(rows, client={name!r}) assigns each client by its own rows",
                 ColumnWarning,
                 stacklevel=4,
             )
@@ -427,11 +493,11 @@ class Result:
     def _mixed(self, x: Samples, weights: npt.ArrayLike) -> torch.Tensor:
         share = np.asarray(weights, dtype=np.float64)
         if share.shape != (len(self.parameters),) or not (share >= 0).all() or not np.isclose(share.sum(), 1):
-            raise InputError(f"weights must be {len(self.parameters)} numbers from 0 on that sum to 1, got {weights!r}")
+            raise InputError(f"weights must be {len(self.parameters)} non-negative numbers with sum 1, got {weights!r}")
         return self._outputs(self.parameters, x, torch.from_numpy(share))
 
     def _outputs(self, models: Sequence[Params], x: Samples, share: torch.Tensor) -> torch.Tensor:
-        """Return numbers (n,) or probabilities (n, C) by models that count by `share`; all are finite."""
+        """Return numbers (n,) or probabilities (n, C) by models with weights `share`; raise an error if not finite."""
         found = mixed(self.learner, models, share, self._samples(x))
         if not bool(found.isfinite().all()):
             row = int((~found.isfinite()).flatten(1 if found.dim() > 1 else 0).nonzero()[0][0])
@@ -445,7 +511,7 @@ class Result:
         return found[..., :known]
 
     def _labelled_as(self, found: torch.Tensor) -> npt.NDArray[Any]:
-        """Return numbers as they are, and for probabilities (n, C) the labels of the most probable classes."""
+        """Return numbers unchanged, and for probabilities (n, C) the labels of the most probable classes."""
         if self.learner.classes is None:
             return np.asarray(found.numpy())
         return self.schema.class_labels(np.asarray(found.argmax(dim=-1).numpy()))
@@ -453,19 +519,19 @@ class Result:
     def _own_model(self, client: ClientId) -> list[Params]:
         row = self.clients.index(self._row_of(client))
         like = {name: p[None] for name, p in self.parameters[0].items()}
-        return [{name: p[0] for name, p in unflat(self.beside["personal"][row : row + 1], like).items()}]
+        return [{name: p[0] for name, p in unflat(self.extra_arrays["personal"][row : row + 1], like).items()}]
 
     @property
     def _knows_features(self) -> bool:
-        return "means" in self.beside
+        return "means" in self.extra_arrays
 
     def _density(self) -> Density:
-        common = {name: value[None] for name, value in self.beside.items()}
+        common = {name: value[None] for name, value in self.extra_arrays.items()}
         usual = np.array([row.get("components", row["weights"]) for row in self.clients]).mean(axis=0)
         return Density(from_plain(Objective, self.objective), common, torch.from_numpy(usual))
 
     def _by_features(self, x: Samples, client: ClientId | None, support: Support | None) -> torch.Tensor:
-        """Return the outputs by a joint density: every sample has its own shares."""
+        """Return the outputs by a joint density, with separate weights for every sample."""
         density, samples = self._density(), self._samples(x)
         if client is not None:
             row = self._row_of(client)
@@ -475,7 +541,7 @@ class Result:
         return self._outputs(self.parameters, x, density.shares(self.learner, samples, own, len(self.parameters)))
 
     def _components(self, density: Density, x: Samples, y: Labels | None = None) -> torch.Tensor:
-        """(P,) of somebody new with these samples, labelled or not."""
+        """Return the component weights (P,) of a new client with these samples, with or without labels."""
         samples = self._samples(x)
         if y is None:
             cost = torch.zeros(len(self.parameters), len(samples), dtype=torch.float64)
@@ -485,23 +551,52 @@ class Result:
         return density.weigh(self.learner, samples, cost)
 
     def losses(self, x: Samples, y: Labels | None = None) -> npt.NDArray[np.float64]:
-        """Return the mean loss of each cluster's model on these samples, (K,).
+        """Return the mean loss of each cluster's model on samples.
 
-        y: the labels (n,) as in the training data; for a run of a table they may be a column of x instead.
+        Args:
+            x: Samples, as in `predict`.
+            y: Their labels (n,), as in the training data; for a run of a table they may be a column of x instead.
+
+        Returns:
+            Mean losses (K,).
+
+        Raises:
+            InputError: if the samples or labels do not fit the data of the run.
         """
         return np.asarray(self._sample_losses(*self._labelled(x, y)).mean(dim=1).numpy())
 
     def assign(self, x: Samples, y: Labels | None = None) -> int:
-        """Return the cluster of a new client with labelled samples: the one whose model has the least loss."""
+        """Return the cluster whose model has the lowest loss on the labelled samples of a new client.
+
+        Args:
+            x: Samples of the new client, as in `predict`.
+            y: Their labels (n,), as in the training data; for a run of a table they may be a column of x instead.
+
+        Returns:
+            Number of the cluster.
+
+        Raises:
+            InputError: if the samples or labels do not fit the data of the run.
+        """
         return int(self._placing_losses(*self._labelled(x, y)).mean(dim=1).argmin())
 
     def weigh(self, x: Samples, y: Labels | None = None) -> npt.NDArray[np.float64]:
-        """What each cluster counts for a new client with a few labelled samples, (K,); sums to one.
+        """Return the weight of each cluster for a new client with a few labelled samples.
 
-        With hard clusters all goes to the model of least loss, or to where the tree of splits leads (cfl with
-        newcomers=tree). With mixtures it is what EM finds while the models stay as they are; for `fedrc` all classes
-        should be about as frequent in y, or the weights follow the labels. Without y where the clusters know what their
-        samples look like (fedgmm). For a run of a table the labels may be a column of x.
+        With hard clusters, the model of lowest loss gets the whole weight, or the leaf of the tree of splits (cfl with
+        newcomers=tree). With mixtures, EM finds the weights for fixed models; for `fedrc` all classes should be about
+        equally frequent in y, because otherwise the weights follow the labels. If the clusters model the inputs
+        (fedgmm), no labels are needed.
+
+        Args:
+            x: Samples of the new client, as in `predict`.
+            y: Their labels (n,), as in the training data; for a run of a table they may be a column of x instead.
+
+        Returns:
+            Weights (K,) with sum 1.
+
+        Raises:
+            InputError: if the samples or labels do not fit the data of the run, or labels are needed but missing.
         """
         y = self.labels_in(x) if y is None and self.schema.is_table else y
         placing = self._shared().placing
@@ -520,58 +615,60 @@ class Result:
 
     def _tree(self) -> Tree:
         local = self.method.tiers().local
-        splits = {name.removeprefix(SPLITS): rows for name, rows in self.beside.items() if name.startswith(SPLITS)}
+        splits = {
+            name.removeprefix(SPLITS): rows for name, rows in self.extra_arrays.items() if name.startswith(SPLITS)
+        }
         return Tree(splits, local, float(self.config["lr"]))
 
     def _weights_of(self, client: ClientId) -> npt.NDArray[np.float64]:
-        """(K,) of a client that trained."""
+        """Return the weights (K,) of a client that trained."""
         row = self._row_of(client)
         return np.array(row["weights"]) if "weights" in row else self._alone(row.cluster)
 
     def _row_of(self, client: ClientId) -> ClientResult:
-        """The figures of a client that trained."""
+        """Return the figures of a client that trained."""
         row = next((row for row in self.clients if row.id == client), None)
         if row is None:
             near = get_close_matches(client, [row.id for row in self.clients], n=3, cutoff=0.5)
             known = f" (near names: {', '.join(near)})" if near else ""
             raise InputError(
-                f"client {client!r} was not in the training{known}: for somebody new give a few labelled samples as "
-                "support"
+                f"client {client!r} was not in the training data{known}: for a new client give a few labelled samples "
+                "as support"
             )
         return row
 
     def _alone(self, cluster: int) -> npt.NDArray[np.float64]:
-        """(K,) all for one."""
+        """Return weights (K,) that are all on one cluster."""
         return np.asarray(np.eye(1, len(self.parameters), self._cluster(cluster))[0])
 
     @cached_property
     def method(self) -> Method:
-        """The method of the run, with the settings that it was run with."""
+        """Method of the run, with its settings."""
         return method_of(self.config)
 
     def _shared(self) -> Method:
-        """The method, if its models serve others than those who trained them."""
+        """Return the method if new clients can use its models."""
         method = self.method
         if method.groups.personal:
             raise InputError(
-                f"{method.name} gives every client a model of its own, so a new client has none: name a client or a "
+                f"{method.name} gives every client a personal model, so a new client has none: name a client or a "
                 "cluster, or train with a method that shares models"
             )
         return method
 
     def _only(self) -> int:
-        """The one cluster that serves everybody."""
+        """Return the number of the only cluster."""
         method = self._shared().name
         if len(self.parameters) > 1:
             raise InputError(
-                f"{method} needs a few labelled samples to place a new client: give them as support, or name a client "
-                "or a cluster"
+                f"{method} needs a few labelled samples to assign a new client: give them as support, or name a "
+                "client or a cluster"
             )
         return 0
 
     @property
     def _usual_loss(self) -> float:
-        """The mean training loss that mixtures go by after the last round; infinite before there is one."""
+        """Mean training loss after the last round, which mixtures use; infinite before the first round."""
         if not self.records:
             return math.inf
         record = self.records[self.metrics.get("best_rounds", len(self.records)) - 1]
@@ -579,12 +676,12 @@ class Result:
         return math.inf if loss is None else float(loss)
 
     def _sample_losses(self, x: Samples, y: Labels) -> torch.Tensor:
-        """The loss of each cluster's model on each sample, (K, n)."""
+        """Return the loss of each cluster's model on each sample, (K, n)."""
         samples = self._samples(x)
         return sample_losses(self.learner, self.parameters, samples, self._targets(y, len(samples)))
 
     def _placing_losses(self, x: Samples, y: Labels) -> torch.Tensor:
-        """Return the loss of each cluster's model on each sample, (K, n); warn if a table's rows fit no model."""
+        """Return the loss of each cluster's model on each sample, (K, n); warn if the rows of a table fit no model."""
         found = self._sample_losses(x, y)
         misfit = self.usual_loss.misfit(found.numpy()) if self.schema.is_table else ""
         if misfit:
@@ -609,11 +706,13 @@ class Result:
             )
         samples = tensor_of(values).to(dtype=some.dtype, device=some.device)
         if not bool(samples.isfinite().all()):
-            raise InputError(f"samples hold values that are too large for {str(some.dtype).removeprefix('torch.')}")
+            raise InputError(
+                f"samples contain values too large for {str(some.dtype).removeprefix('torch.')}: rescale them"
+            )
         return samples
 
     def _table(self, x: Samples) -> object:
-        """Return x if it can be a table; a run of a table cannot tell what the columns of an array are."""
+        """Return x after checking that it is a table; columns of an array could not be identified."""
         if is_table(x):
             return x
         names = ", ".join(shown(column.name) for column in self.schema.columns)
@@ -623,7 +722,14 @@ class Result:
         )
 
     def labels_in(self, x: Samples) -> npt.NDArray[Any] | None:
-        """Return the labels in the target column of a table; None if it has no such column."""
+        """Return the labels in the target column of a table.
+
+        Args:
+            x: Rows of a table.
+
+        Returns:
+            The labels (n,), or None if the table has no target column.
+        """
         numbers = encode_target(self.schema, self._table(x))
         return numbers if numbers is None or not self.schema.classes else self.schema.class_labels(numbers.astype(int))
 
@@ -631,7 +737,7 @@ class Result:
         found = self.labels_in(x) if y is None and self.schema.is_table else y
         if found is None:
             what = f"column {self.schema.target!r}" if self.schema.is_table else "labels y"
-            raise InputError(f"the samples have no {what}: a new client is placed by labelled samples")
+            raise InputError(f"the samples have no {what}: new clients are assigned by labelled samples")
         return x, found
 
     def _pair(self, support: Support) -> tuple[Samples, Labels]:
@@ -644,7 +750,7 @@ class Result:
     def _targets(self, y: Labels, samples: int) -> torch.Tensor:
         values, classes = as_array(y, "labels"), self.learner.classes
         if values.shape != (samples,):
-            raise InputError(f"{samples} samples but labels of shape {values.shape}: give one label a sample")
+            raise InputError(f"{samples} samples but labels of shape {values.shape}: give one label per sample")
         if classes is not None and self.schema.classes:
             return torch.from_numpy(self.schema.class_numbers(values.tolist(), "labels"))
         values = _numbers(values, "labels")
@@ -658,7 +764,7 @@ class Result:
         return torch.from_numpy(values.astype(np.int64))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy or a pickle holds: no training data, and a learner that has a name as that name."""
+        """Return the state for a copy or pickle, without training data and with a named learner as its name."""
         state = {each.name: getattr(self.with_diagnostics(), each.name) for each in fields(self)}
         if self.learner.spec.partition(":")[0] != "module":
             state["learner"] = self.learner.spec
@@ -670,15 +776,26 @@ class Result:
         self.__dict__.update(state | {"learner": built})
 
     def save(self, folder: str | Path) -> Path:
-        """Write a run folder that `coterie.load` and `coterie report` can read."""
+        """Write a run folder that `coterie.load` and `coterie report` can read.
+
+        Args:
+            folder: The folder, which must not exist yet or be empty.
+
+        Returns:
+            Path of the folder.
+
+        Raises:
+            RunError: if the folder contains something.
+            StorageError: if it cannot be written.
+        """
         with RunFolder.claim(Path(folder), self.config, self.fingerprint, diagnosis=self.diagnosis) as run:
             for record in self.records:
                 run.append(record)
-            run.finish(self.parameters, self.with_diagnostics().summary(), self.beside)
+            run.finish(self.parameters, self.with_diagnostics().summary(), self.extra_arrays)
             return run.path
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures of the run as plain values, as result.json holds them."""
+        """Return the figures of the run as plain values, as stored in result.json."""
         return {
             "metrics": self.metrics.to_json(),
             "clients": [client.to_json() for client in self.clients],
@@ -690,11 +807,11 @@ class Result:
         }
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the subject, the decision and a table of the groups."""
+        """Return the HTML for a notebook: the subject, the decision and a table of the groups."""
         found = self.with_diagnostics()
         summary = found.summary()
         baselines, groups = found.metrics.get(BASELINES), found.metrics.get(GROUPS)
-        return Shown(
+        return NotebookView(
             f"{self.config['method']} on {title(self.config)}",
             sentence(self.config, subject_of(summary), self.clients),
             self.metrics,
@@ -720,7 +837,7 @@ def _numbers(values: Samples, what: str) -> npt.NDArray[Any]:
     if array.dtype.kind not in NUMBERS:
         raise InputError(f"{what} must be numbers, got type {array.dtype}")
     if not np.isfinite(array).all():
-        raise InputError(f"{what} hold NaN or infinite values: impute or drop them")
+        raise InputError(f"{what} contain NaN or infinite values: impute or drop them")
     # torch has no unsigned, half-precision or extended types for all operations
     return array if array.dtype in (np.float32, np.float64, np.int64) else array.astype(np.float64)
 
@@ -734,7 +851,7 @@ def _schema(run: RunFolder) -> Schema:
             raise RunError(f"{run.path / 'result.json'} is damaged ({error}): run it again") from None
     if run.config["scenario"] in ("table", "own-table"):
         raise RunError(
-            f"{run.path} was written by an earlier version, which did not keep the columns of its table: run it again"
+            f"{run.path} was written by an earlier version, which did not store the columns of its table: run it again"
         )
     return Schema()
 
@@ -755,25 +872,45 @@ def method_of(config: Mapping[str, Any]) -> Method:
     """Return the method that a config.toml describes.
 
     Raises:
-        RunError: if the method is not known here: it comes from a plugin, or was removed.
+        RunError: if the method is unknown here because it comes from a plugin or was removed.
     """
     name = config["method"]
     if name not in Method.members:
         raise RunError(
-            f"the run was made with method {shown(name)}, which is not known here: load the plugin that defines it, or "
+            f"the run was made with method {shown(name)}, which is unknown here: load the plugin that defines it, or "
             "use the version of Coterie that wrote the run"
         )
     kind: type[Method] = Method.members[name]
     known = {key: value for key, value in config.items() if key in kind.own_names()}
     init = known.get("init")
     if (init["name"] if isinstance(init, Mapping) else init) not in Initializer.members:
-        known.pop("init", None)  # models that were given, or come from a run folder
+        known.pop("init", None)  # models that the user gave, or that come from a run folder
     built: Method = from_options(kind, known)
     return built
 
 
 def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
-    """Read a finished run folder. A learner of the user's own has to be passed again."""
+    """Load the result of a finished run.
+
+    Args:
+        folder: The run folder.
+        learner: The learner again, if it was a function of the user.
+
+    Returns:
+        The result.
+
+    Raises:
+        RunError: if the folder is not that of a finished run, or is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, "fedavg", learner="logistic", rounds=1)
+        >>> loaded = coterie.load(result.save(tempfile.mkdtemp() + "/run"))
+        >>> loaded.assignments == result.assignments
+        True
+    """
     run = RunFolder.open(Path(folder))
     config, result = run.config, run.result
     profile = Profile(tuple(result["features"]), result["classes"])
@@ -787,7 +924,7 @@ def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
         metrics=Metrics.from_json(result["metrics"]),
         clients=[ClientResult.from_json(client) for client in result["clients"]],
         fingerprint=run.fingerprint,
-        beside=run.beside(),
+        extra_arrays=run.extra_arrays(),
         objective=result.get("objective"),
         schema=_schema(run),
         diagnosis=run.diagnosis,

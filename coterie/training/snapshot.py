@@ -1,6 +1,7 @@
-"""Snapshots of a run: the models and the assignment at one moment, with everything that a measure may ask about them.
+"""Snapshots of a run: models and assignment at one moment, with everything that measures need.
 
-A measure reads a snapshot and knows neither the method nor the moment. What clients are asked is asked once and kept.
+A measure reads a snapshot and depends neither on the method nor on the moment. Clients are asked once, and their
+answers are kept.
 """
 
 from __future__ import annotations
@@ -36,44 +37,44 @@ from coterie.training.records import RoundRecord
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Answers of the clients about how well the models fit them; None where they were not asked."""
+    """Clients' answers on how well the models fit them; None if they were not asked."""
 
     scores: Scores | None = None
-    """On test samples; at the end of a run without test samples, on validation or training samples."""
+    """Scores on test samples; at the end of a run without test samples, on validation or training samples."""
     validation: Scores | None = None
-    """On validation samples."""
+    """Scores on validation samples."""
     silence: str | None = None
     """Reason why clients that were asked did not answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot(ABC):
-    """The models and the assignment at one moment of a run: after a round (`RoundSnapshot`) or at its end."""
+    """Models and assignment at one moment of a run: after a round (`RoundSnapshot`) or at its end."""
 
     plan: Plan
     state: ServerState
     restart: int
-    """The restart whose figures are recorded."""
+    """Restart whose figures are recorded."""
     choice: Tensor
-    """(m,) the cluster of each client as far as the server knows it, or -1."""
+    """(m,) cluster of each client as far as the server knows it, or -1."""
     start_losses: Sequence[float]
     """Training loss of each restart."""
     records: Sequence[RoundRecord] = ()
-    """The records of all rounds before this moment."""
+    """Records of all rounds before this moment."""
     epsilon: float | None = None
     """Privacy budget spent so far; None for a run without differential privacy."""
 
-    # ---- facts that the two moments differ in --------------------------------------------------------------------
+    # ---- facts that depend on the moment -------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def evaluation(self) -> Evaluation:
-        """Answers of the clients about the models; asked once."""
+        """Answers of the clients about the models."""
 
     @property
     @abstractmethod
     def measures_newcomers(self) -> bool:
-        """Whether this is a moment to measure how well newcomers are served."""
+        """Whether the scores of newcomers are measured at this moment."""
 
     @property
     @abstractmethod
@@ -92,22 +93,22 @@ class Snapshot(ABC):
 
     @property
     def classifies(self) -> bool:
-        """Whether the targets are classes, so that the score is the accuracy."""
+        """Whether this is a classification, with accuracy as its score."""
         return self.plan.learner.classes is not None
 
     @property
     def shares_models(self) -> bool:
-        """Whether clients share models; False if each has a model of its own."""
+        """Whether clients share models; False if each has a personal model."""
         return not self.plan.method.groups.personal
 
     @property
     def finds_groups(self) -> bool:
-        """Whether the method looks for the groups; False if they are given or there is only one."""
+        """Whether the method looks for groups; False if they are given or there is only one."""
         return self.plan.method.groups.found
 
     @cached_property
     def attackers(self) -> Tensor:
-        """(m,) which clients are simulated attackers; scores and agreement leave them out."""
+        """(m,) whether each client is a simulated attacker; scores and agreement leave attackers out."""
         return self.plan.attacking
 
     @property
@@ -117,7 +118,7 @@ class Snapshot(ABC):
 
     @property
     def before(self) -> Mapping[ClientId, int]:
-        """The cluster of each client in the run that this one continues; empty if it continues none."""
+        """Cluster of each client in the run that this one continues; empty if there is none."""
         return self.plan.before
 
     @property
@@ -154,7 +155,7 @@ class Snapshot(ABC):
 
     @cached_property
     def agreement(self) -> Mapping[str, float]:
-        """Agreement of the assignment with the true groups; empty where they or all assignments are unknown."""
+        """Agreement of the assignment with the true groups; empty if these or all assignments are unknown."""
         rows = ((self.choice >= 0) & ~self.attackers).numpy()
         truth = self.data.truth
         return {} if truth is None or not rows.any() else agreement(truth[rows], self.choice.numpy()[rows])
@@ -167,38 +168,38 @@ class Snapshot(ABC):
 
     @cached_property
     def bases(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Learned and true basis (d, c) of a linear representation; None where there are none to compare."""
+        """Learned and true basis (d, c) of a linear representation; None if there are none to compare."""
         found, true = {**self.clusters.params, **self.clusters.shared}.get(BASIS), self.data.true_basis
         if true is None or found is None or len(found) != 1 or found.shape[2] != len(true):
             return None
         return found[0].T.double().cpu().numpy(), true
 
-    # ---- facts that are known at the end only --------------------------------------------------------------------
+    # ---- facts that are known only at the end --------------------------------------------------------------------
 
     @property
     def sample_agreement(self) -> Mapping[str, float]:
-        """Agreement of the clusters of single samples with their true groups; empty where it is unknown."""
+        """Agreement of the clusters of single samples with their true groups; empty if unknown."""
         return {}
 
     @property
     def certainty(self) -> Certainty | None:
-        """Probability of each client's cluster; None where it is unknown."""
+        """Probability of each client's cluster; None if unknown."""
         return None
 
     @property
     def finetuned(self) -> Scores | None:
-        """Scores after each client has fine-tuned its model; None where the options do not ask for them."""
+        """Scores after each client has fine-tuned its model; None without fine-tuning."""
         return None
 
-    # ---- questions to clients ------------------------------------------------------------------------------------
+    # ---- requests to clients -------------------------------------------------------------------------------------
 
     def ask_scores(self, own: Tensor, on: Literal["test", "validation"]) -> Scores:
-        """Ask the clients that have a cluster in `own` (m,) how well its model does."""
+        """Return the scores of the clients that have a cluster in `own` (m,), with the model of that cluster."""
         federation, regression = self.plan.federation, not self.classifies
         return scores(federation, self.clusters, own, self.round, regression, on=on, by=self.kept)
 
     def ask_validation(self, own: Tensor) -> Scores | None:
-        """Ask the clients that have validation samples and a cluster in `own` (m,); None if there are none."""
+        """Return the scores of clients with validation samples and a cluster in `own` (m,); None if there are none."""
         asked = self.with_validation_samples(own)
         if self.plan.validated is None or not bool((asked >= 0).any()):
             return None
@@ -220,15 +221,16 @@ class Snapshot(ABC):
 
 @dataclass(frozen=True, eq=False)
 class RoundSnapshot(Snapshot):
-    """The moment after a round."""
+    """Models and assignment after a round."""
 
     done: Step = field(kw_only=True)
+    """Result of the round."""
 
     @classmethod
     def after(
         cls, plan: Plan, done: Step, records: Sequence[RoundRecord] = (), epsilon: float | None = None
     ) -> RoundSnapshot:
-        """Return the snapshot after a round; with several restarts, of the one with the least loss."""
+        """Return the snapshot after a round; with several restarts, that of the one with the lowest loss."""
         state = done.state
         restart = best_restart(state.loss)
         return cls(plan, state, restart, state.choice[:, restart], state.loss.tolist(), records, epsilon, done=done)
@@ -239,10 +241,10 @@ class RoundSnapshot(Snapshot):
 
     @property
     def is_due(self) -> bool:
-        """Whether the options ask for an evaluation after this round, and clients may be asked."""
+        """Whether the options require an evaluation after this round, and clients may be asked."""
         options, after = self.plan.settings, self.state.round
         due = after % options.evaluate_every == 0 or after == self.plan.rounds
-        # where nobody answered, nobody would do so now
+        # if no client answered in the round, none would answer now
         return due and self.done.answered > 0 and self.plan.may_evaluate
 
     @property
@@ -265,9 +267,9 @@ class RoundSnapshot(Snapshot):
 
 
 def _choice_of_clients(snapshot: Snapshot) -> Tensor:
-    """(m,) the clusters that clients use, which may differ from those they reported under differential privacy.
+    """Return the clusters that clients use, (m,), which may differ from those they report in a private run.
 
-    A client that hides its choice knows it, and takes the model that fits it best; nobody is told.
+    A client that hides its choice uses the model that fits it best, without reporting it.
     """
     plan, reported = snapshot.plan, snapshot.choice
     privacy = plan.tiers.privacy
@@ -280,7 +282,7 @@ def _choice_of_clients(snapshot: Snapshot) -> Tensor:
 
 
 def _newcomer_scores(snapshot: Snapshot) -> np.ndarray:
-    """Score of each newcomer, (newcomers,): accuracy, or mean squared error."""
+    """Return the score of each newcomer, (newcomers,): accuracy, or mean squared error."""
     plan, models = snapshot.plan, snapshot.clusters.models()
     newcomers, truth = plan.data.newcomers, plan.data.truth
     assert newcomers is not None, "the measure applies only to data with newcomers"
@@ -294,7 +296,7 @@ def _newcomer_scores(snapshot: Snapshot) -> np.ndarray:
 
 
 def _density(plan: Plan, kept: Own, K: int) -> Density:
-    """The joint density of a newcomer, whose weights start equal."""
+    """Return the joint density for a newcomer, with equal initial weights."""
     objective = plan.tiers.objective
     components = objective.client_components(K)
     return Density(objective, kept.common_of_restart(), torch.full((components,), 1 / components, dtype=torch.float64))

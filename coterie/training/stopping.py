@@ -1,4 +1,4 @@
-"""When a run is done before its last round: nothing has improved for a while, or its caller says so."""
+"""Rules that end a run before its last round because nothing has improved for a while."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ TOLERANCE = 1e-4
 
 
 class Watch:
-    """Follows one figure of the records, lower is better, and counts how often it was measured without improving."""
+    """Follows one figure of the records, where lower is better, and counts measurements without improvement."""
 
     def __init__(self, figure: str, patience: int | None, first: int = 0, tolerance: float = TOLERANCE) -> None:
         self.figure = figure
         self.patience = patience
-        """Measurements in a row without improvement that end the run; None: it goes on whatever comes."""
+        """Number of consecutive measurements without improvement that end the run; None: the run never ends early."""
         self.first = first
-        """The first round that counts: those of a race come before it."""
+        """First round that counts; rounds of a race come before it."""
         self.tolerance = tolerance
         """Fraction of the best value by which a lower value must differ to count as an improvement."""
         self.best = math.inf
@@ -26,7 +26,7 @@ class Watch:
         self.waited = 0
 
     def see(self, record: Mapping[str, Any]) -> bool:
-        """Take the next record into account; whether the figure has improved."""
+        """Process the next record, and return whether the figure has improved."""
         if self.figure not in record or record["round"] < self.first:
             return False
         value = math.inf if record[self.figure] is None else float(record[self.figure])
@@ -38,33 +38,34 @@ class Watch:
 
     @property
     def exhausted(self) -> bool:
+        """Whether the patience is exhausted."""
         return self.patience is not None and self.waited >= self.patience
 
 
 WINDOW = 10
-"""Rounds whose mean loss is compared with that of as many rounds before them."""
+"""Number of rounds whose mean loss is compared with that of as many rounds before them."""
 SLIGHT = 0.01
-"""A loss has settled if between the two it fell by less than this part of its fall so far."""
+"""A loss has settled if it fell between the two windows by less than this share of its total decrease."""
 SETTLED = "settled"
-"""In a record's `stopped`: the training loss had settled, and rounds=auto."""
+"""Value of a record's `stopped`: the training loss settled, with rounds=auto."""
 
 
 class Settling:
-    """Follows the training loss until it no longer falls: how far it falls now, next to how far it has fallen.
+    """Follows the training loss until its present decrease is small compared with its total decrease.
 
-    A change of the number of clusters starts a new comparison. Rounds whose loss is not known do not count.
+    A change of the number of clusters restarts the comparison. Rounds with unknown loss do not count.
     """
 
     def __init__(self, least: int) -> None:
         self.least = least
-        """Rounds before the loss may count as settled."""
+        """Number of rounds before the loss may count as settled."""
         self.rounds = 0
         self.highest = -math.inf
         self.losses: list[float] = []
-        """Of the rounds since the last change of the number of clusters."""
+        """Losses of the rounds since the last change of the number of clusters."""
 
     def see(self, record: Mapping[str, Any]) -> None:
-        """Take the next record into account."""
+        """Process the next record."""
         self.rounds = record["round"] + 1
         if record.get("events"):
             self.losses = []

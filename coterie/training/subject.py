@@ -1,4 +1,4 @@
-"""What a run is about: the data, the target, rows, clients and features."""
+"""The subject of a run: its data, target, samples, clients and features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLES = ("table", "own-table")
 
 @dataclass(frozen=True)
 class Subject:
-    """Facts about the data of a run, from its result.json."""
+    """Facts about the data of a run, read from its result.json."""
 
     features: tuple[int, ...] = ()
     """Shape of one sample."""
@@ -38,7 +38,7 @@ class Subject:
 
 
 def subject_of(summary: Mapping[str, Any]) -> Subject:
-    """Return the subject that a result.json describes; runs of earlier versions say less."""
+    """Return the subject that a result.json describes; runs of earlier versions contain less."""
     try:
         schema = Schema.of_plain(summary["schema"]) if "schema" in summary else Schema()
     except InputError:
@@ -57,7 +57,7 @@ def subject_of(summary: Mapping[str, Any]) -> Subject:
 
 
 def title(config: Mapping[str, Any]) -> str:
-    """Return the data in two or three words: `table pupils.csv`, `scenario school`."""
+    """Return the name of the data in two or three words, such as `table pupils.csv` or `scenario school`."""
     scenario = str(config.get("scenario", "arrays"))
     if scenario in TABLES:
         return f"table {Path(str(config['table'])).name}" if "table" in config else "a table"
@@ -65,7 +65,7 @@ def title(config: Mapping[str, Any]) -> str:
 
 
 def sentence(config: Mapping[str, Any], subject: Subject, clients: Sequence[ClientResult]) -> str:
-    """`Predict score, a number, from 27 features: 11,529 training rows of 139 clients (16 to 188 each).`"""
+    """Return a sentence about the data, such as `Regression of score from 27 features: 11,529 training samples ...`."""
     sizes = sorted(client.n for client in clients)
     each = f" ({sizes[0]:,} to {sizes[-1]:,} each)" if sizes and sizes[0] < sizes[-1] else ""
     who = f"{len(sizes)} client{'s' * (len(sizes) != 1)}"

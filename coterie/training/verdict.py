@@ -1,4 +1,4 @@
-"""The three answers to the question whether to cluster: yes with K clusters, one model is as good, or cannot tell."""
+"""The decision whether to cluster: yes with K clusters, one model is as good, or the data cannot tell."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.core.registry import Registered, register
-from coterie.core.validation import aside_sizes
+from coterie.core.validation import held_out_sizes
 from coterie.errors import TrainingError
 from coterie.training.gains import Floats, Gain, paired_gain, samples_needed
 
 LEVEL = 0.95
-"""Confidence of intervals and of upper bounds, and of a decision for one more cluster where there are several."""
+"""Confidence of upper bounds, and of a decision for one more cluster if there are several."""
 CLEAR = (1 + LEVEL) / 2
-"""Confidence of a decision for several clusters: the interval of the gain over one model does not hold 0."""
+"""Confidence of a decision for several clusters: the interval of the gain over one model excludes 0."""
 POWER = 0.8
-"""Probability with which the number of samples that is called sufficient would show the gain."""
+"""Probability with which the recommended number of samples would show the gain."""
 NEGLIGIBLE = 0.05
-"""A gain below this share of one model's loss does not matter; for a regression that is 2.5 % of the RMSE."""
+"""A gain below this share of one model's loss does not matter; for a regression this is 2.5 % of the RMSE."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,25 @@ class Measured:
     """A gain over one model in the units of the loss, or as RMSE in the units of the target."""
 
     unit: str
-    """Name of the error that is lowered: `RMSE` or `log loss`."""
+    """Name of the reduced error: `RMSE` or `log loss`."""
     base: float
     """Error of one model on held-out samples."""
     gain: float
+    """Reduction of the error."""
     low: float
     """Lower end of the interval of the gain."""
     high: float
+    """Upper end of the interval of the gain."""
     bound: float
-    """The gain is below this with 95 % confidence."""
+    """Value below which the gain lies with 95 % confidence."""
 
     @classmethod
     def of(cls, gain: Gain, one: float | None) -> Measured:
-        """Return a gain as it is reported.
+        """Return a gain in the units in which it is reported.
 
         Args:
             gain: The estimate.
-            one: Loss of a prediction that is wrong by 1, for a regression; None for classes.
+            one: Loss of a prediction with an error of 1, for a regression; None for classes.
         """
         ends = [gain.bound(1 - CLEAR), gain.bound(CLEAR), gain.bound(LEVEL)]
         if one is None:
@@ -55,7 +57,7 @@ class Measured:
 
 
 class Verdict(Registered, ABC, family="verdict"):
-    """Base of the answers."""
+    """Base class of the decisions."""
 
     @property
     @abstractmethod
@@ -65,22 +67,22 @@ class Verdict(Registered, ABC, family="verdict"):
     @property
     @abstractmethod
     def sentence(self) -> str:
-        """The answer in words."""
+        """The decision in words."""
 
     @property
     def warning(self) -> str | None:
-        """What the user should know before relying on the run; None if there is nothing."""
+        """Warning before the user relies on the run; None if there is none."""
         return None
 
 
 @register("cluster")
 @dataclass(frozen=True)
 class Cluster(Verdict):
-    """K clusters predict held-out samples better than one model."""
+    """The decision that K clusters predict held-out samples better than one model."""
 
     clusters: int
     gain: Measured | None
-    """Over one model; None if the training of one model diverged."""
+    """Gain over one model; None if the training of one model diverged."""
 
     @property
     def trained(self) -> int:
@@ -101,10 +103,10 @@ class Cluster(Verdict):
 @register("one-model")
 @dataclass(frozen=True)
 class OneModel(Verdict):
-    """One model is as good: a bound on the gain says so."""
+    """The decision that one model is as good, because the gain of clusters is bounded."""
 
     gain: Measured | None
-    """Of the number of clusters with the largest bound over one model; None if no other number was tried."""
+    """Gain of the number of clusters with the largest bound; None if no other number was tried."""
 
     @property
     def trained(self) -> int:
@@ -131,19 +133,19 @@ class OneModel(Verdict):
 @register("cannot-tell")
 @dataclass(frozen=True)
 class CannotTell(Verdict):
-    """There are too few samples: the gain may be worth having, and may be nothing."""
+    """The decision that there are too few samples: the gain may matter or be zero."""
 
     preferred: int
-    """Number of clusters with the least held-out loss."""
+    """Number of clusters with the lowest held-out loss."""
     gain: Measured | None
-    """Of the preferred number of clusters over one model; of the next best where one model is preferred. None where
-    a single client can be judged."""
+    """Gain of the preferred number of clusters over one model, or of the next best if one model is preferred; None if
+    only one client has held-out samples."""
     samples: int
     """Mean number of training samples of a client."""
     samples_needed: int | None
-    """Mean number of samples of a client that would be enough; None where no number is."""
+    """Mean number of samples of a client that would be enough; None if no number is."""
     clients_needed: int | None
-    """Number of clients that would be enough, where more samples of the same clients are not."""
+    """Number of clients that would be enough, if more samples of the same clients are not."""
 
     @property
     def trained(self) -> int:
@@ -153,7 +155,7 @@ class CannotTell(Verdict):
     def sentence(self) -> str:
         found = self.gain
         if found is None:
-            return "Cannot tell: only one client has samples to be judged by. More clients would be needed."
+            return "Cannot tell: only one client has held-out samples. More clients would be needed."
         return (
             f"Cannot tell: too few samples. By the point estimate K = {self.preferred} is best, but against one model "
             f"({found.unit} {_number(found.base)} on held-out samples) clusters may gain anything from "
@@ -175,16 +177,16 @@ class CannotTell(Verdict):
 
 
 def _number(value: float) -> str:
-    """A number with three significant digits."""
+    """Return a number with three significant digits."""
     return f"{value:.3g}"
 
 
-# ---- the rule ------------------------------------------------------------------------------------------------------
+# ---- the decision rule ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out losses of trial runs; of the clients, m have held-out samples."""
+    """Held-out losses of trial runs, for the m clients with held-out samples."""
 
     losses: Floats
     """Mean loss of each client for 1, 2, ... clusters and each trial run, (K, S, m); infinite after divergence."""
@@ -193,16 +195,18 @@ class HeldOut:
     sizes: Floats
     """Number of samples of each client, shape (m,)."""
     share: float
-    """Share of the samples that is held out."""
+    """Share of the samples that are held out."""
     one: float | None = None
-    """Loss of a prediction that is wrong by 1, for a regression; None for classes."""
+    """Loss of a prediction with an error of 1, for a regression; None for classes."""
 
     @classmethod
     def of(cls, losses: Floats, sizes: npt.NDArray[np.int64], share: float, one: float | None = None) -> HeldOut:
-        """Return the losses without the clients that have none (NaN) in some trial."""
+        """Return the losses without clients that have none (NaN) in some trial run."""
         known = ~np.isnan(losses).any(axis=(0, 1))
         own = sizes[known]
-        return cls(losses[:, :, known], aside_sizes(own, share).astype(np.float64), own.astype(np.float64), share, one)
+        return cls(
+            losses[:, :, known], held_out_sizes(own, share).astype(np.float64), own.astype(np.float64), share, one
+        )
 
     @property
     def mean(self) -> Floats:
@@ -211,36 +215,37 @@ class HeldOut:
 
     @property
     def finite(self) -> npt.NDArray[np.bool_]:
-        """Which numbers of clusters did not diverge, (K,)."""
+        """Whether each number of clusters stayed finite, (K,)."""
         return np.asarray(np.isfinite(self.losses).all(axis=(1, 2)))
 
     def gain(self, first: int, second: int) -> Gain:
-        """Return the gain of one number of clusters over another, both by their places."""
+        """Return the gain of one number of clusters over another, both given by index."""
         return paired_gain(self.losses[first], self.losses[second], self.counts, self.share)
 
     def measured(self, gain: Gain) -> Measured | None:
-        """Return a gain in the units that are reported; None if its error is not known."""
+        """Return a gain in the units in which it is reported; None if its error is unknown."""
         return Measured.of(gain, self.one) if math.isfinite(gain.error) else None
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The answer, and the figures of each number of clusters that was tried; arrays have shape (K,)."""
+    """The decision, and the figures of each number of clusters that was tried; arrays have shape (K,)."""
 
     verdict: Verdict
     loss: Floats
     """Mean loss of all held-out samples."""
     behind: Floats
-    """Estimated difference to the number of clusters with the least loss."""
+    """Estimated difference from the number of clusters with the lowest loss."""
     error: Floats
     """Standard error of `behind`; NaN after divergence."""
 
 
 def judge(data: HeldOut) -> Judgement:
-    """Return the answer.
+    """Return the decision.
 
-    There are several clusters if the number with the least loss clearly beats one model. Then the smallest number is
-    taken that clearly beats one model, too, and that the one with the least loss does not beat with confidence `LEVEL`.
+    There are several clusters if the number with the lowest loss clearly beats one model. Then the smallest number is
+    chosen that also clearly beats one model, and that the number with the lowest loss does not beat with confidence
+    `LEVEL`.
 
     Raises:
         TrainingError: if the loss is infinite for every number of clusters.
@@ -249,7 +254,7 @@ def judge(data: HeldOut) -> Judgement:
     best = int(loss.argmin())
     if not finite[best]:
         raise TrainingError(
-            "clusters=auto: in all trial runs the held-out loss is infinite: lower lr, scale the features"
+            "clusters=auto: the held-out loss is infinite in all trial runs: lower lr, or scale the features"
         )
     gains = {k: data.gain(k, best) for k in np.flatnonzero(finite).tolist()}
     chosen = 0
@@ -263,7 +268,7 @@ def judge(data: HeldOut) -> Judgement:
 
 
 def _verdict(data: HeldOut, chosen: int, best: int) -> Verdict:
-    """The answer, given the places of the chosen number of clusters and of the one with the least loss."""
+    """Return the decision, given the indices of the chosen number of clusters and of the one with the lowest loss."""
     if chosen > 0:
         gain = data.measured(data.gain(0, chosen)) if data.finite[0] else None
         return Cluster(chosen + 1, gain)
@@ -277,7 +282,7 @@ def _verdict(data: HeldOut, chosen: int, best: int) -> Verdict:
 
 
 def _cannot_tell(data: HeldOut, best: int, gain: Gain) -> CannotTell:
-    """The answer with a power calculation: what would show this gain, or show that it does not matter."""
+    """Return the decision with a power calculation: the data that would show this gain, or that it is negligible."""
     shows = gain.mean / (gain.quantile(LEVEL) + gain.quantile(POWER))
     bounds = (NEGLIGIBLE * gain.base - gain.mean) / gain.quantile(LEVEL)
     wanted = max(shows, bounds)

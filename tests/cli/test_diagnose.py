@@ -67,8 +67,8 @@ def test_out_writes_json_and_a_page(coterie, found, tmp_path):
         (["diagnose", *SMALL, "--train-images", "4"], "scenario mixed-regression does not take it"),
         (["diagnose", *SMALL, "--rounds", "4"], "No such option"),
         (["diagnose", *SMALL, "--out", "file"], "is a file: give the name of a folder"),
-        (["run", *SMALL, "--method", "auto", "--privacy", "central"], "cannot go with differential privacy"),
-        (["compare", *SMALL, "--methods", "auto,fedavg"], "method auto is for a single run"),
+        (["run", *SMALL, "--method", "auto", "--privacy", "central"], "does not support differential privacy"),
+        (["compare", *SMALL, "--methods", "auto,fedavg"], "method=auto works only for a single run"),
     ],
 )
 def test_mistakes_are_answered_before_clients_are_asked(coterie, found, tmp_path, arguments, message):

@@ -77,7 +77,10 @@ def test_predictions_for_many_sites_keep_ids_and_join_clusters(coterie, run, tmp
         (["--client", "s1"], "for samples that are all of client 's1' give --client-id"),
         (["--client", "site", "--cluster", "0"], "exclude each other"),
         (["--id", "patient"], "give --client COLUMN, too"),
-        (["--client", "site"], "1 client was not in the training and cannot be placed without labelled rows ('s9')"),
+        (
+            ["--client", "site"],
+            "1 client was not in the training data and cannot be assigned without labelled rows ('s9')",
+        ),
     ],
 )
 def test_mistakes_in_predictions_for_many_sites(coterie, run, flags, message):

@@ -136,8 +136,8 @@ def test_plugins_of_the_environment_are_known(coterie, plugin, monkeypatch):
     ("text", "message"),
     [
         (None, "there is no plugin file"),
-        ("import nothing_at_all", "cannot be imported: ModuleNotFoundError"),
-        ("def broken(:", "cannot be imported: SyntaxError"),
+        ("import nothing_at_all", "cannot be imported (ModuleNotFoundError"),
+        ("def broken(:", "cannot be imported (SyntaxError"),
     ],
 )
 @pytest.mark.parametrize("first", [True, False])

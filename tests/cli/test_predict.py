@@ -141,12 +141,12 @@ def test_classes_of_a_table_keep_their_names(coterie, tmp_path):
     ("rows", "message"),
     [
         ("x\n3\n", "no column 'kind', which the run predicts from: give it the columns 'x', 'kind'"),
-        ("x,kind\n3,c\n", "column 'kind' holds 'c', which the table of the run did not"),
-        ("x,kind\nmuch,a\n", "column 'x' must hold numbers, as in the table of the run, but row 1 has 'much'"),
+        ("x,kind\n3,c\n", "column 'kind' holds 'c', which is not a category of the training table"),
+        ("x,kind\nmuch,a\n", "column 'x' must hold numbers, as in the training table, but row 1 has 'much'"),
         ("x,kind\ninf,a\n3,a\n", "column 'x' must hold finite numbers, but row 1 has"),
         (
             "x,kind,score\n3,a,good\n",
-            "column 'score' must hold numbers, as in the table of the run, but row 1 has 'good'",
+            "column 'score' must hold numbers, as in the training table, but row 1 has 'good'",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_support_of_a_table_needs_its_target(coterie, tmp_path):
     (tmp_path / "more.csv").write_text("x,kind\n3,a\n")
     code, _, err = coterie("predict", "run", "--data", "more.csv", "--support", "more.csv")
     assert code == 2
-    assert "more.csv has no column 'score': a new client is placed by labelled samples" in err
+    assert "more.csv has no column 'score': new clients are assigned by labelled samples" in err
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def test_support_of_a_table_needs_its_target(coterie, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "new.npz"], "ifca needs a few labelled samples to place a new client"),
-        (["--data", "new.npz", "--client-id", "c33"], "client 'c33' was not in the training (near names: c3"),
+        (["--data", "new.npz"], "ifca needs a few labelled samples to assign a new client"),
+        (["--data", "new.npz", "--client-id", "c33"], "client 'c33' was not in the training data (near names: c3"),
         (["--data", "new.npz", "--cluster", "2"], "cluster must be 0 to 1, got 2"),
         (["--data", "new.npz", "--client-id", "c1", "--support", "labelled.npz"], "exclude each other"),
         (["--data", "new.npz", "--client-id", "c1", "--cluster", "0"], "exclude each other"),
@@ -214,16 +214,16 @@ def test_a_mistake_is_one_line_with_exit_code_2(coterie, groups, arguments, mess
 def test_somebody_new_has_no_model_where_all_trained_alone(coterie, alone):
     code, _, err = coterie("predict", alone, "--data", "new.npz", "--support", "labelled.npz")
     assert code == 2
-    assert "local gives every client a model of its own, so a new client has none" in err
+    assert "local gives every client a personal model, so a new client has none" in err
     code, _, err = coterie("predict", alone, "--data", "new.npz")
     assert code == 2
-    assert "local gives every client a model of its own" in err
+    assert "local gives every client a personal model" in err
 
 
 def test_a_folder_without_a_run_is_refused(coterie):
     code, _, err = coterie("predict", "nowhere", "--data", "new.npz")
     assert (code, err.count("\n")) == (2, 1)
-    assert "nowhere is no run folder" in err
+    assert "nowhere is not a run folder" in err
 
 
 def test_predict_without_data_says_so(coterie, groups):

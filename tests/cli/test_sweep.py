@@ -103,7 +103,7 @@ def test_a_failure_is_told(coterie, tmp_path):
         (["--over", "resample=perhaps"], "resample must be true or false, got 'perhaps'"),
         (["--over", "lrr=1"], "unknown option of method ifca 'lrr': did you mean 'lr'?"),
         (["--over", "noise=0.1"], "noise changes the data of mixed-regression"),
-        (["--method", "fedavg", "--over", "clusters=2,3"], "clusters means nothing to method fedavg"),
+        (["--method", "fedavg", "--over", "clusters=2,3"], "clusters has no meaning for method fedavg"),
         (["--over", "lr=0.1", "--lr", "0.2"], "lr is both set and swept"),
         (["--over", "lr=0.1", "--mu", "1"], "; neither scenario mixed-regression nor ifca takes it"),
         (["--over", "lr=0.1", "--out", "taken"], "taken exists already"),

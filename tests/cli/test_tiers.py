@@ -63,7 +63,7 @@ def test_a_mix_is_run_from_the_command_line_and_from_its_config(coterie, tmp_pat
 def test_a_mix_that_makes_no_sense_is_one_line_and_leaves_nothing(coterie, tmp_path):
     code, _, err = coterie("run", "rotated-digits", "--method", "tiered", "--procedure", "split-by-gap:rho=0.3")
     assert code == 2
-    assert "split-by-gap parts clients by a distance, but none was chosen" in err
+    assert "split-by-gap splits clusters by a distance, but none is set" in err
     assert not (tmp_path / "runs").exists()
 
 

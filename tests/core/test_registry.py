@@ -88,7 +88,7 @@ def test_what_belongs_to_no_family_is_refused():
     class Alone:
         pass
 
-    with pytest.raises(ConfigError, match=r"Alone belongs to no family .* such as coterie\.methods\.Method"):
+    with pytest.raises(ConfigError, match=r"Alone has no extensible base class: .* such as coterie\.methods\.Method"):
         register("alone")(Alone)
 
 

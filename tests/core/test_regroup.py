@@ -195,5 +195,5 @@ def test_flows_halve_add_up_and_lose_and_put_hard_members_into_one():
 
 
 def test_a_cluster_made_by_members_needs_members_and_a_parent():
-    with pytest.raises(ConfigError, match="needs members"):
+    with pytest.raises(ConfigError, match="needs the ids of its members"):
         Regroup((NewCluster((0,), "members"),))

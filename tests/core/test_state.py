@@ -115,9 +115,14 @@ def test_arrays_of_a_restart_are_cut_where_their_axis_is():
 @pytest.mark.parametrize(
     ("value", "axes", "rule", "message"),
     [
-        (torch.zeros(2, 3), ("client",), Unchanged(), "2 dimensions needs as many axes"),
-        (torch.zeros(2, 2), ("client", "client"), Unchanged(), "two axes of the same name"),
-        (torch.zeros(2), ("cluster",), Unchanged(), "needs a rule such as 'inherit' or 'share', got 'unchanged'"),
+        (torch.zeros(2, 3), ("client",), Unchanged(), "2 dimensions needs 2 axes"),
+        (torch.zeros(2, 2), ("client", "client"), Unchanged(), "two axes with the same meaning"),
+        (
+            torch.zeros(2),
+            ("cluster",),
+            Unchanged(),
+            "needs a rule that resizes it, such as 'inherit' or 'share', got 'unchanged'",
+        ),
         (torch.zeros(2, 2).long(), ("client", "cluster"), ClusterNumber(), "got 'cluster-number'"),
         (torch.zeros(2), ("client",), Inherit(), "'inherit' needs a cluster axis"),
         (torch.zeros(2), ("cluster",), ShareByMember(), "'share-by-member' needs a client axis"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, keys_for_clients, permutations
-from coterie.core.validation import aside_sizes, validation_split
+from coterie.core.validation import held_out_sizes, validation_split
 from coterie.errors import ConfigError
 from tests.core.make import make_shard
 
@@ -71,10 +71,10 @@ def test_test_data_is_replaced_and_does_not_matter():
 
 
 def test_nothing_to_hold_out_is_an_error():
-    with pytest.raises(ConfigError, match="a client with two samples or more, but all have one"):
+    with pytest.raises(ConfigError, match="a client with at least two samples, but every client has one"):
         validation_split(population([1, 1]), 0.2, 0)
 
 
 def test_how_many_are_put_aside():
     # a third of 10 is 3.3, of 2 it is 0.7 but one at least; of one or none nobody gives any
-    assert aside_sizes(np.array([0, 1, 2, 10]), 1 / 3).tolist() == [0, 0, 1, 3]
+    assert held_out_sizes(np.array([0, 1, 2, 10]), 1 / 3).tolist() == [0, 0, 1, 3]

@@ -106,7 +106,7 @@ BAD_CLIENTS = {
     "empty": (good((X[:0], Y[:0])), "client 'second' has no samples: leave it out"),
     "shape": (good((X[:, :1], Y)), "client 'second': samples of shape (1,), but those before have (2,)"),
     "kind": (good((X, Y / 2)), "client 'second': labels of type float64, but those before are int64; use one kind"),
-    "ragged x": (good(([[1], [2, 3]], Y[:2])), "client 'second': x is no array of numbers"),
+    "ragged x": (good(([[1], [2, 3]], Y[:2])), "client 'second': x is not an array of numbers"),
     "text x": (good((np.array([["a"], ["b"], ["c"]]), Y)), "client 'second': x must hold numbers, got type <U1"),
     "object x": (good((np.array([[None], [1], [2]]), Y)), "client 'second': x must hold numbers, got type object"),
     "flat x": (good((np.arange(3.0), Y)), "client 'second': x must have shape (samples, features, ...), got (3,)"),
@@ -199,7 +199,7 @@ def test_a_run_has_the_classes_that_occur_and_predicts_their_labels(labels, tmp_
     again = coterie.load(tmp_path / "run")
     assert again.predict(x).tolist() == result.predict(x).tolist()
     assert again.losses(x, y).tolist() == result.losses(x, y).tolist()
-    with pytest.raises(InputError, match="labels holds '4', which the run has no class for"):
+    with pytest.raises(InputError, match="labels holds '4', which is not a class of this run"):
         result.losses(x, np.full(len(x), 4))
 
 
@@ -233,7 +233,7 @@ def test_what_a_node_holds_is_not_renumbered():
     node = data.take([1])
     assert node.train.y.unique().tolist() == [0, 5]
     assert node.profile.classes == 6
-    with pytest.raises(InputError, match="label -1 cannot be a class where other data may come"):
+    with pytest.raises(InputError, match="label -1 is negative, and labels cannot be renumbered"):
         _ = from_arrays([(X, np.array([-1, 0, 1]))]).profile
 
 

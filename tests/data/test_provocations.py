@@ -75,7 +75,7 @@ COLUMNS: dict[str, tuple[list, str]] = {
     "ambiguous": (cycle("1,234", "2,345", "3,456"), "error: .*'ambiguous' may have a decimal comma, or a comma"),
     "both marks": (with_one(texts(X), "1,5"), "error: column 'both marks' writes numbers in two ways"),
     "percent": ([f"{x}%" for x in X], "dropped: texts such as .* which look like numbers with a percent sign"),
-    "pounds": ([f"£{x}" for x in X], "dropped: .*look like numbers with a sign such as that of a currency"),
+    "pounds": ([f"£{x}" for x in X], "dropped: .*look like numbers with a symbol such as a currency sign"),
     "weights": ([f"{x} kg" for x in X], "dropped: .*look like numbers with a unit"),
     "short years": ([f"{1 + i % 28:02d}/{1 + i % 12:02d}/24" for i in range(N)], "dropped: .*two digits for the year"),
     "named months": ([f"{1 + i % 28} Mar 2024" for i in range(N)], "dropped: .*dates with names of months"),
@@ -201,7 +201,7 @@ def test_predictions_in_another_unit_are_warned_of(trained):
 
 
 def test_rows_of_other_clients_are_warned_of(trained):
-    with pytest.warns(ColumnWarning, match="names other clients than 's1', such as 's0'"):
+    with pytest.warns(ColumnWarning, match="contains other clients than 's1', such as 's0'"):
         trained.predict({"site": SITES, "x": X}, client="s1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -211,7 +211,7 @@ def test_rows_of_other_clients_are_warned_of(trained):
 def test_labelled_samples_of_several_clients_are_warned_of():
     data = from_table({"site": SITES, "x": X, "y": Y}, client="site", target="y")
     result = coterie.fit(data, "ifca", clusters=2, rounds=2)
-    with pytest.warns(ColumnWarning, match="are of 6 clients in column 'site'"):
+    with pytest.warns(ColumnWarning, match="belong to 6 clients in column 'site'"):
         result.predict({"x": X[:2]}, support={"site": SITES, "x": X, "y": Y})
 
 
@@ -427,7 +427,7 @@ def test_the_same_value_written_otherwise_predicts_the_same(result, changed, sam
         ({"day": 45000}, "column 'day' must hold dates"),
         ({"ok": "yes"}, "column 'ok' must hold true or false"),
         ({"ok": 2}, "column 'ok' must hold true or false"),
-        ({"place": "x"}, "column 'place' holds 'x', which the table of the run did not; it knows 'u', 'v', 'w'"),
+        ({"place": "x"}, "column 'place' holds 'x', which is not a category of the training table .'u', 'v', 'w'."),
     ],
 )
 def test_a_value_that_cannot_be_read_is_refused_with_its_column(result, changed, message):

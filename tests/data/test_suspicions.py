@@ -93,7 +93,7 @@ def test_classes_and_clients_that_stand_for_missing_values():
 def test_rare_classes_and_numbers_in_disguise():
     assert "class 'pos' is in 1 row only" in note("y", y=["pos" if i == 5 else "neg" for i in range(N)])
     assert "50 classes in 200 rows only" in note("y", y=[f"c{i // 4}" for i in range(N)])
-    with pytest.raises(InputError, match="percent sign: leave the sign out; choose --task classification"):
+    with pytest.raises(InputError, match="percent sign: remove the sign; choose --task classification"):
         note("y", y=[f"{value}%" for value in Y])
 
 
@@ -181,7 +181,7 @@ def result():
             "'ward' holds 'A', which counts as 'other' but is probably 'a' in another spelling",
         ),
         ({"ward": ["a"] * 9 + ["c"]}, ""),
-        ({"site": ["S1"] * 10}, "1 client is taken for new, .* 'S1' and 's1'"),
+        ({"site": ["S1"] * 10}, "1 client is treated as new, .* 'S1' and 's1'"),
     ],
 )
 def test_rows_to_predict_that_differ_from_those_of_the_training(result, changed, warning):

@@ -325,7 +325,7 @@ def test_another_table_is_read_by_the_schema_of_the_first(tmp_path):
     for odd in ({"schema": data.schema, "features": "x"}, {"schema": 3}, {"schema": type(data.schema)()}):
         with pytest.raises(ConfigError, match="schema"):
             from_table(second, **named, **odd)
-    with pytest.raises(InputError, match="column 'k' holds '9', which the table of the run did not"):
+    with pytest.raises(InputError, match="column 'k' holds '9', which is not a category of the training table"):
         from_table(second | {"k": ["9"] * 8}, schema=data.schema, **named)
 
 
@@ -335,6 +335,6 @@ def test_models_of_a_table_with_other_columns_are_no_start():
     earlier = coterie.fit(from_table(table, features="x", **named), "fedavg", rounds=1)
     with pytest.raises(ConfigError, match="other columns or class labels"):
         coterie.fit(from_table(table, features="z", **named), "fedavg", rounds=1, init=earlier)
-    with pytest.warns(UserWarning, match="scaled by other means"):
+    with pytest.warns(UserWarning, match="scaled with other means"):
         coterie.fit(from_table(table, features="x", seed=1, **named), "fedavg", rounds=1, init=earlier)
     coterie.fit(from_table(table, schema=earlier.schema, **named), "fedavg", rounds=1, init=earlier)

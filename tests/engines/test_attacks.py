@@ -136,7 +136,7 @@ REFUSED = [
     ("ifca", "noise:strength=0", "strength must be above 0"),
     ("ifca", "noise:share=0.01", "some must attack"),
     ("fedsoft", "scale:share=0.3", "use poison=label-flip"),
-    ("odcl", "label-flip", "means nothing to method odcl"),
+    ("odcl", "label-flip", "has no meaning for method odcl"),
 ]
 
 

@@ -147,7 +147,7 @@ def test_values_may_be_numpy_numbers(tmp_path):
         ("ifca", {"lr": [0.1, 0.1]}, {}, "lr lists 0.1 twice"),
         ("ifca", {"lr": [0.1, -1]}, {}, "lr must be a number above 0, or auto, got -1.0"),
         ("ifca", {"lrr": [0.1]}, {}, "unknown option of method ifca 'lrr': did you mean 'lr'"),
-        ("fedavg", {"clusters": [2, 3]}, {}, "clusters means nothing to method fedavg"),
+        ("fedavg", {"clusters": [2, 3]}, {}, "clusters has no meaning for method fedavg"),
         ("ifca", {"lr": [0.1]}, {"lr": 0.2}, "lr is both set and swept"),
         ("ifca", {"seed": [0, 1]}, {}, "seed is not swept"),
         ("ifca", {"validation": [0.1]}, {}, "validation is not swept"),

@@ -106,7 +106,7 @@ def test_some_of_the_clients_asked_equals_simulated(case, tmp_path):
 
 def test_pooling_the_data_is_refused():
     plan = Case(POOLED, "linear").plan()
-    with pytest.raises(ConfigError, match="which only a simulation can: leave it out"):
+    with pytest.raises(ConfigError, match="which only a simulation can do: use another"):
         initialize_run(with_federation(plan, federation_of(plan)))
 
 

@@ -381,7 +381,9 @@ def test_a_run_with_faults_equals_a_simulation_that_replays_who_answered(nodes, 
 
 def test_a_first_round_without_an_answer_says_why():
     federation = federation_of(PLAN, deliver=in_round(0, failed, *NODES))
-    with pytest.raises(TrainingError, match=r"none of the 9 clients asked has replied \(node 5 answered with"):
+    with pytest.raises(
+        TrainingError, match=r"none of the 9 clients that were asked has replied \(node 5 answered with"
+    ):
         CASE.run(PLAN, lambda side: federation)
 
 

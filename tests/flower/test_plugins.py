@@ -194,7 +194,7 @@ def test_a_plugin_with_a_relative_path_is_looked_for_in_the_folder_of_the_app(tm
     load_plugins(["mine.py", "mine"], [app])
     with pytest.raises(ConfigError, match="there is no plugin file"):
         load_plugins(["mine.py"], [tmp_path])
-    with pytest.raises(ConfigError, match="neither a Python file nor a module"):
+    with pytest.raises(ConfigError, match="neither a Python file nor an importable module"):
         make_client_app(lambda context: small_federation("linear"), plugins=["no_such_module_at_all"])
 
 

@@ -151,9 +151,9 @@ def test_other_clients_than_those_of_the_run_are_not_gone_on_with(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), out=out, callbacks=[killed], **OPTIONS)
     fewer = clients_of(grid_of(data, nodes={11: NODES[11]}))
-    with pytest.raises(RunError, match="the data is not that of the run"):
+    with pytest.raises(RunError, match="the data differs from that of the run"):
         coterie.resume(out, fewer)
-    with pytest.raises(RunError, match="for clients elsewhere start their app again"):
+    with pytest.raises(RunError, match="for remote clients start their app again"):
         coterie.resume(out)
     with pytest.raises(RunError, match="no run with clients elsewhere"):
         clients_of(grid_of(data), again=tmp_path)
@@ -196,7 +196,7 @@ def test_silence_when_scores_are_asked_for_is_a_note_and_no_end():
         ({"nodes": 0}, "nodes must be a whole number at least 1, got 0"),
         ({"deadline": "soon"}, "deadline must be a number above 0, got 'soon'"),
         ({"clusers": 3}, "did you mean 'clusters'"),
-        ({"engine": "sequential"}, "these live elsewhere: leave it out"),
+        ({"engine": "sequential"}, "these are remote: leave it out"),
         ({"method": "ifka"}, "did you mean 'ifca'"),
     ],
 )

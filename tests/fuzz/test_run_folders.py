@@ -305,7 +305,7 @@ def test_an_older_ledger_is_refused(tmp_path):
         carry_out(plan, out, [keep])
     for before in (0, 1):
         (out / "asked.json").write_bytes(older[before])
-        with pytest.raises(CoterieError, match="counts fewer rounds than the records"):
+        with pytest.raises(CoterieError, match="contains fewer rounds than the records"):
             go_on(plan, RunFolder.open(out))
 
 

@@ -63,13 +63,14 @@ VARIANTS = (
 RENAMED = {"composed": "tiered"}
 """Methods that had another name when the file was written."""
 OF_THE_PAPERS = {
-    "fedem": {"averaging": "all"},
-    "fedrc": {"averaging": "all"},
+    "fedem": {"averaging": "all", "init": "random"},
+    "fedrc": {"averaging": "all", "init": "random"},
+    "fesem": {"init": "random"},
+    "fedgmm": {"gaussians": "tied", "init": "random"},
     "composed": {"averaging": "all"},
     "tiered": {"averaging": "all"},
     "pacfl": {"beta": 7.0},
-    "fedgmm": {"gaussians": "tied"},
-    "stocfl": {"tau": 0.1},
+    "stocfl": {"tau": 0.1, "lam": 0.5},
     "cfl": {"eps1": 0.4, "eps2": 1.6},
     "icfl": {"alpha0": 0.85},
     "hcfl": {"backbone": "fedrc", "averaging": "all", "eps1": 0.4, "eps2": 1.6},

@@ -467,7 +467,7 @@ def test_clusters_start_from_one_body_and_a_finished_run_reads_the_file_again(tm
 def test_clusters_that_would_all_start_alike_are_refused(tmp_path):
     path = stored(tmp_path / "w.safetensors", random_arrays(NARROW["resnet18"], Profile((4, 4), 3)))
     data = small_federation("resnet18", sizes=(4, 6, 5))
-    with pytest.raises(ConfigError, match="every start of the learner is the same"):
+    with pytest.raises(ConfigError, match="all initial models of this learner are equal"):
         fit(data, "ifca", learner=f"{NARROW['resnet18']},weights={path}", clusters=2, rounds=1)
 
 

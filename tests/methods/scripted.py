@@ -30,7 +30,7 @@ IDS = ("a", "b", "c")
 SEED = 4
 
 Script = Callable[[int, list[str]], Reply]
-"""The reply of a round to the clients asked."""
+"""Function that returns the reply to a request of a round."""
 
 
 def answer(chosen: dict[str, list[int]], restarts: int = 1, rejected: tuple[str, ...] = ()) -> Reply:
@@ -53,13 +53,13 @@ def answer(chosen: dict[str, list[int]], restarts: int = 1, rejected: tuple[str,
 
 
 def always(chosen: dict[str, int]) -> Script:
-    """The script in which every client chooses the same cluster in all rounds."""
+    """Return the script in which every client chooses the same cluster in all rounds."""
     return lambda t, names: answer({n: [chosen[n]] for n in names})
 
 
 @dataclass
 class Scripted:
-    """Answers round t with script(t, names asked) and remembers what it was asked."""
+    """Answers round t with script(t, names of the clients) and records all requests."""
 
     script: Script
     asked: list[tuple[Task, Broadcast, list[str]]] = field(default_factory=list)
@@ -99,11 +99,11 @@ def play(
     participation: float = 1.0,
     method: Method | None = None,
 ) -> tuple[Scripted, list[Step]]:
-    """Train from a state to the last round; return the federation, which knows what it was asked, and all steps."""
+    """Train from a state to the last round; return the federation, which recorded its requests, and all steps."""
     federation, run = run_of(script, rounds, tiers, participation)
     return federation, list(train(method or IFCA(), run, state or fresh(tiers.restarts)))
 
 
 def known(groups: Sequence[int]) -> ServerState:
-    """The state before the first round of clients whose clusters are known in advance."""
+    """Return the state before the first round of clients whose clusters are known in advance."""
     return replace(fresh(), round=0).with_groups(torch.tensor(groups))

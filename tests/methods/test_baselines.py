@@ -1,4 +1,4 @@
-"""The baselines: what they are by definition."""
+"""The baselines, compared with their definitions."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_the_oracle_needs_the_truth():
 
 
 @pytest.mark.parametrize("share", [0.25, 0.6])
-def test_partial_participation_asks_the_share_it_says(share):
+def test_partial_participation_asks_the_given_share(share):
     result = coterie.fit(population(), "fedavg", learner="linear", rounds=6, participation=share)
     assert [r["answered"] for r in result.records] == [round(share * 8)] * 6
     assert result.metrics["clients"] == 8, "everybody is told its cluster in the end"

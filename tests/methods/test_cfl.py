@@ -1,4 +1,4 @@
-"""CFL's tree of splits: a newcomer goes down it as a plain loop does, also after the run was resumed and loaded."""
+"""CFL's tree of splits: newcomers descend it as in a plain loop, also after the run was resumed and loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def population() -> FederatedDataset:
 
 
 def update(model: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """By how much full-batch steps of softmax regression move bias (3,) and weight (3, 5), side by side."""
+    """Return the updates of bias (3,) and weight (3, 5) by full-batch steps of softmax regression, concatenated."""
     theta, rows = model.copy(), np.hstack([np.ones((len(x), 1)), x])
     for _ in range(STEPS):
         weights = np.hstack([theta[:3, None], theta[3:].reshape(3, 5)])
@@ -42,7 +42,7 @@ def update(model: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def test_a_newcomer_goes_down_the_tree_as_in_a_plain_loop(tmp_path):
     result = coterie.fit(population(), "cfl", out=tmp_path / "run", **SETTINGS)
-    splits = {name.removeprefix("splits/"): rows.numpy() for name, rows in result.beside.items()}
+    splits = {name.removeprefix("splits/"): rows.numpy() for name, rows in result.extra_arrays.items()}
     assert len(result.models) == 1 + len(splits["cluster"]) >= 3, "several splits, or there is no way to go"
     ends, loaded = set(), coterie.load(tmp_path / "run")
     for group in range(GROUPS):
@@ -61,12 +61,12 @@ def test_a_newcomer_goes_down_the_tree_as_in_a_plain_loop(tmp_path):
     assert len(ends) > 1
 
 
-def test_the_tree_holds_the_model_that_was_split_and_what_its_parts_made_of_it():
-    """Clusters as a run ends that stops right after its first split are that model plus the parts' mean updates."""
+def test_the_tree_contains_the_split_model_and_the_updates_of_its_parts():
+    """After its first split, the models of a run are the split model plus the parts' mean updates."""
     result = coterie.fit(population(), "cfl", **SETTINGS | {"rounds": 2})
-    assert result.beside["splits/cluster"].tolist() == [0]
+    assert result.extra_arrays["splits/cluster"].tolist() == [0]
     vectors = [np.concatenate([m["bias"], m["weight"].ravel()]) for m in result.models]
-    model, updates = (result.beside[f"splits/{name}"].numpy()[0] for name in ("model", "updates"))
+    model, updates = (result.extra_arrays[f"splits/{name}"].numpy()[0] for name in ("model", "updates"))
     assert np.stack(vectors) == pytest.approx(model + updates, rel=1e-9, abs=1e-12)
     members = [[i for i in range(12) if result.assignments[f"c{i}"] == k] for k in range(2)]
     for part, expected in zip(members, updates, strict=True):
@@ -74,9 +74,9 @@ def test_the_tree_holds_the_model_that_was_split_and_what_its_parts_made_of_it()
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_without_it_nothing_is_kept_and_models_are_the_same():
+def test_without_newcomers_tree_no_tree_is_kept_and_models_are_equal():
     kept, plain = (coterie.fit(population(), "cfl", **SETTINGS | {"newcomers": how}) for how in ("tree", "loss"))
-    assert not plain.beside
+    assert not plain.extra_arrays
     for one, other in zip(kept.models, plain.models, strict=True):
         assert all((one[name] == other[name]).all() for name in one)
 
@@ -88,5 +88,5 @@ def test_a_resumed_run_has_the_whole_tree(tmp_path):
     for name in ("result.json", "models.safetensors", "beside.safetensors", "checkpoints/round-000006.json"):
         (folder / name).unlink()
     resumed = coterie.resume(folder, data=population())
-    assert resumed.beside.keys() == whole.beside.keys()
-    assert all((resumed.beside[name] == rows).all() for name, rows in whole.beside.items())
+    assert resumed.extra_arrays.keys() == whole.extra_arrays.keys()
+    assert all((resumed.extra_arrays[name] == rows).all() for name, rows in whole.extra_arrays.items())

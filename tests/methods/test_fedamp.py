@@ -1,4 +1,4 @@
-"""FedAMP against a plain loop, and what its attention does."""
+"""FedAMP against a plain loop, and the effect of its attention."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.methods.test_ifca import arrays_of, population
 
 
 def first_model(data, seed):
-    """The model that all clients start from."""
+    """Return the model that all clients start from."""
     return coterie.fit(data, "fedavg", learner="linear", rounds=1, lr=1e-300, seed=seed).models[0]["weight"]
 
 
@@ -61,7 +61,7 @@ def test_clients_of_one_group_end_nearer_to_each_other():
 
 
 def test_without_attention_clients_train_alone():
-    """Attention falls to nothing at any distance, and nothing pulls: the models are those of local training."""
+    """With attention near zero and no pull, the models are those of local training."""
     common = {"learner": "linear", "rounds": 4, "lr": 0.1, "seed": 5}
     alone = coterie.fit(population(), "local", **common)
     found = coterie.fit(population(), FedAMP(sigma=1e-12, alpha=1e-20, lam=0.0), **common)
@@ -69,7 +69,7 @@ def test_without_attention_clients_train_alone():
         np.testing.assert_allclose(one["weight"], other["weight"], rtol=1e-9)
 
 
-def test_models_travel_and_are_declared():
+def test_sent_models_are_declared():
     result = coterie.fit(population(), "fedamp", learner="linear", rounds=2)
     assert result.metrics["bytes_up"] > 0
     assert "change" in FedAMP().reveals()

@@ -1,4 +1,4 @@
-"""Soft methods against plain loops: FedEM and FedRC by the book, and what clients keep for themselves."""
+"""Soft methods against plain loops: FedEM and FedRC, and the states that clients keep."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def plain_rounds(data, models, ratio: bool, averaging: str, rounds: int = ROUNDS
 def test_soft_methods_against_a_plain_loop(method: str, averaging: str):
     data = small_federation("logistic")
     options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "averaging": averaging, "seed": 1}
+    options["init"] = "random"
     plan = prepare(data, method, "logistic", options)
     initialized = initialize(plan)
     first = [{name: v.numpy() for name, v in model.items()} for model in initialized.state.clusters.models()]
@@ -83,7 +84,7 @@ def test_soft_methods_against_a_plain_loop(method: str, averaging: str):
 
 def test_a_mixture_predicts_by_mixed_probabilities():
     data = small_federation("logistic")
-    result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.2)
+    result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.2, init="random")
     client = data.clients[3]
     test = data.test
     x = test.x[test.starts[3] : test.stops[3]].numpy()
@@ -96,18 +97,20 @@ def test_a_mixture_predicts_by_mixed_probabilities():
     row = next(row for row in result.clients if row["id"] == client)
     assert row["score"] == pytest.approx((mixed.argmax(axis=1) == y).mean())
     assert row["loss"] == pytest.approx(-np.log(mixed[np.arange(len(y)), y]).mean(), rel=1e-9)
-    with pytest.raises(InputError, match="2 numbers from 0 on that sum to 1"):
+    with pytest.raises(InputError, match="2 non-negative numbers with sum 1"):
         result.predict_mixed(x, [0.9, 0.9])
 
 
 def test_the_likelihood_of_a_mixture_with_small_steps_never_falls():
     data = small_federation("logistic")
-    result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=15, lr=0.05, local_steps=1)
+    result = coterie.fit(
+        data, "fedem", learner="logistic", clusters=2, rounds=15, lr=0.05, local_steps=1, init="random"
+    )
     rise = np.diff([record["likelihood"] for record in result.records])
     assert (rise > 0).all()
 
 
-def test_numbers_are_told_apart_by_the_error_of_the_round_before():
+def test_the_error_of_the_previous_round_scales_regression_likelihoods():
     # two groups of linear clients with opposite models: the mixture finds them from a random start
     random = np.random.default_rng(0)
     clients, truth = {}, {}
@@ -123,7 +126,7 @@ def test_numbers_are_told_apart_by_the_error_of_the_round_before():
 
 def test_fesem_against_a_plain_loop():
     data = small_federation("logistic")
-    options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1}
+    options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1, "init": "random"}
     initialized = initialize(prepare(data, "fesem", "logistic", options))
     centres = [{name: v.numpy() for name, v in model.items()} for model in initialized.state.clusters.models()]
     result = execute(initialized, None)
@@ -155,15 +158,15 @@ def test_fesem_against_a_plain_loop():
         assert found["weight"] == pytest.approx(expected["weight"], rel=1e-9, abs=1e-12)
 
 
-# ---- what clients keep ---------------------------------------------------------------------------------------------
+# ---- states of clients ---------------------------------------------------------------------------------------------
 
 
 def plan_for(**options):
-    settings = {"clusters": 2, "rounds": 4, "lr": 0.2, "local_steps": 2, "seed": 1} | options
+    settings = {"clusters": 2, "rounds": 4, "lr": 0.2, "local_steps": 2, "seed": 1, "init": "random"} | options
     return prepare(small_federation("logistic"), "fedem", "logistic", settings)
 
 
-def test_a_client_that_was_away_goes_on_from_its_own_last_round():
+def test_an_absent_client_continues_from_its_own_last_round():
     plan = plan_for()
     away = Simulated(plan.federation.group, missing={1: ("site-4",), 2: ("site-4",)})
     initialized = initialize(replace(plan, run=replace(plan.run, federation=away)))
@@ -190,11 +193,11 @@ def test_a_state_of_another_round_is_an_error():
     execute(initialize(plan), None)
     initialized = initialize(plan)
     later = replace(initialized.state.with_values(accepted=torch.full((9,), 1)), round=2)
-    with pytest.raises(TrainingError, match="goes on from round 1 of a client that has kept weights of round 3"):
+    with pytest.raises(TrainingError, match="continues from round 1, but a client has stored its weights of round 3"):
         execute(replace(initialized, state=later), None)
 
 
-def test_weights_that_have_become_zero_can_come_back():
+def test_weights_that_became_zero_can_grow_again():
     from coterie.tiers.assignment import EMMixture
 
     cost = torch.tensor([[[[0.0, 50.0]]]], dtype=torch.float64).flip(
@@ -212,7 +215,7 @@ def test_a_sample_that_nothing_explains_belongs_to_all():
     assert gamma[0, 0, 0].tolist() == [0.5, 0.5]
 
 
-def test_the_start_of_least_loss_in_the_last_round_wins():
+def test_the_restart_of_lowest_loss_in_the_last_round_wins():
     data = small_federation("logistic")
     result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.3, restarts=4, seed=2)
     losses = result.records[-1]["start_losses"]

@@ -1,4 +1,4 @@
-"""CFL and HCFL+ against plain loops, client by client; what has to be equal is equal."""
+"""CFL and HCFL+ against plain loops, client by client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def two_parts(apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_cfl_against_a_plain_loop():
-    """Two splits in a row: the second must find its clients by id, not by their place in the cluster."""
+    """Two consecutive splits: the second must find its clients by id, not by their position in the cluster."""
     data = small_federation("logistic")
     eps1, eps2, warmup = 5.0, 0.01, 2
     first, result = run(data, "cfl", "logistic", eps1=eps1, eps2=eps2, warmup=warmup, least=3)
@@ -207,7 +207,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 @pytest.mark.parametrize("order", ["heads-first", "together"])
 @pytest.mark.parametrize("backbone", ["fedem", "fedrc"])
-def test_hcfl_plus_that_never_changes_is_its_backbone_with_a_shared_body(backbone: str, order: str):
+def test_hcfl_plus_without_changes_equals_its_backbone_with_a_shared_body(backbone: str, order: str):
     data = small_federation("mlp")
     common = {"clusters": 3, "order": order, "batch_size": 4}
     options = {"backbone": backbone, "rho": 1e9, "mu": 0.0, "remove": False}
@@ -227,7 +227,7 @@ def test_one_cluster_trained_together_is_fedavg():
         assert one.models[0][name] == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_clients_that_were_away_carry_their_weights_over():
+def test_absent_clients_carry_their_weights_over():
     data = small_federation("mlp")
     _, result = run(data, "hcfl+", "mlp:hidden=6", rho=0.05, participation=0.4, rounds=8, max_clusters=5)
     assert len(result.models) > 2
@@ -260,7 +260,7 @@ def without_bias() -> nn.Module:
 
 
 class Perceptron(nn.Module):
-    """The learner `mlp:hidden=6` as a module of one's own."""
+    """The learner `mlp:hidden=6` as a custom module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ class Perceptron(nn.Module):
         ("fedem", {"clusters": 2, "shared": "body"}),
     ],
 )
-def test_an_own_module_is_trained_as_the_learner_that_it_equals(method, options):
+def test_a_custom_module_is_trained_like_the_equal_learner(method, options):
     data, settings = small_federation("mlp"), {"rounds": 3, "lr": LR, "seed": 1, "dtype": "float64"} | options
     initialized = initialize(prepare(data, method, "mlp:hidden=6", settings))
     start = [{name: p.numpy().copy() for name, p in model.items()} for model in initialized.state.clusters.models()]
@@ -290,7 +290,7 @@ def test_an_own_module_is_trained_as_the_learner_that_it_equals(method, options)
             assert mine[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_methods_that_need_each_clients_work_do_not_say_that_sums_could_hide_it():
+def test_methods_that_need_single_updates_do_not_claim_secure_aggregation():
     for name in ("cfl", "icfl", "hcfl", "hcfl-split", "hcfl+", "fedsoft"):
         assert "could not hide" in find_method(name)().tiers().seen(), name
     for name in ("fedavg", "ifca", "fedem", "fedrc", "stocfl", "odcl"):

@@ -1,4 +1,4 @@
-"""hcfl+ with hard clients and with clients that have heads of their own, against plain loops; what backbones refuse."""
+"""hcfl+ with hard clients and with personal heads, against plain loops; settings that backbones refuse."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loss(head: Model, z: np.ndarray, y: np.ndarray) -> float:
 def head_steps(
     head: Model, z: np.ndarray, y: np.ndarray, lr: float, lam: float = 0.0, centre: Model | None = None
 ) -> Model:
-    """Full-batch steps on the mean loss + lam/2 |head - centre|^2 while the features stay."""
+    """Full-batch steps on the mean loss + lam/2 |head - centre|^2 with fixed features."""
     head = {n: v.copy() for n, v in head.items()}
     for _ in range(STEPS):
         error = (said(head, z) - np.eye(3)[y]) / len(y)
@@ -53,7 +53,7 @@ def head_steps(
 
 
 def body_steps(body: Model, head: Model, x: np.ndarray, y: np.ndarray, lr: float) -> Model:
-    """The same on the body while the head stays."""
+    """Full-batch steps on the body with a fixed head."""
     body = {n: v.copy() for n, v in body.items()}
     for _ in range(STEPS):
         z = features(body, x)
@@ -68,14 +68,14 @@ def mean(models: Sequence[Model], mass: Sequence[float]) -> Model:
 
 
 def apart(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
-    """ASCP, of clients as (features, labels)."""
+    """Return the ASCP distances of clients, given as (features, labels)."""
     both = set(one[1]) & set(other[1])
     by_class = [1 - cosine(one[0][one[1] == c].mean(axis=0), other[0][other[1] == c].mean(axis=0)) for c in both]
     return max(0.0, *by_class, 1 - cosine(one[0].mean(axis=0), other[0].mean(axis=0)))
 
 
 class Plain:
-    """What a plain loop over rounds has: the server's side, but for what makes the heads."""
+    """The server's side of a plain loop over rounds, except for the update of the heads."""
 
     def __init__(self, data, first: list[Model], share: float, rho: float, most: int) -> None:
         self.clients, self.hashes = clients_of(data), hash_ids(data.clients)
@@ -89,7 +89,7 @@ class Plain:
         return [int(i) for i in choose(self.hashes, self.share, 1, t)]
 
     def widest(self, asked: list[int], z: dict[int, np.ndarray], weight) -> tuple[int, list[int], list[int]] | None:
-        """The cluster to split and its two parts, by distances times weights."""
+        """Return the cluster to split and its two parts, by distances times weights."""
         found = []
         for k in range(len(self.heads)):
             members = sorted((i for i in asked if self.main[i] == k), key=lambda i: self.hashes[i])
@@ -109,7 +109,7 @@ class Plain:
         return k, [members[a] for a in first], [members[b] for b in second]
 
     def claimed(self) -> list[int]:
-        """The clusters that somebody is in."""
+        """Return the clusters that have a client."""
         return [k for k in range(len(self.heads)) if (self.main == k).any()]
 
     def keep(self, alive: list[int]) -> None:
@@ -129,10 +129,10 @@ class Plain:
                 assert model[name] == pytest.approx(value, rel=1e-9, abs=1e-11)
 
 
-@pytest.mark.filterwarnings("ignore::coterie.errors.DivergenceWarning")  # the steps are far too long on purpose
+@pytest.mark.filterwarnings("ignore::coterie.errors.DivergenceWarning")  # the steps are deliberately too long
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_hard_clients_against_a_plain_loop(share: float):
-    """With long steps, since after short ones everybody is nearest to where it began."""
+    """With long steps, since after short ones every model is nearest to the one it started from."""
     data, lr = small_federation("mlp"), 8.0
     options = {
         "backbone": "fesem",
@@ -146,7 +146,7 @@ def test_hard_clients_against_a_plain_loop(share: float):
     }
     first, result = run(data, "hcfl+", "mlp:hidden=6", **options)
     plain, grown = Plain(data, first, share, 0.1, 7), []
-    may_be: list[set[int]] = [set() for _ in plain.clients]  # where each is, as far as it knows
+    may_be: list[set[int]] = [set() for _ in plain.clients]  # cluster that each client keeps
     for t in range(5):
         asked, K = plain.asked(t), len(plain.heads)
         z, trained, bodies = {}, {}, []
@@ -186,7 +186,7 @@ def test_hard_clients_against_a_plain_loop(share: float):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.6])
-def test_heads_of_clients_own_against_a_plain_loop(share: float):
+def test_personal_heads_against_a_plain_loop(share: float):
     data = small_federation("mlp")
     lam, rho = 0.4, 0.1
     options = {"backbone": "fedsoft", "lam": lam, "rho": rho, "max_clusters": 4, "participation": share, "grace": 0}
@@ -225,14 +225,14 @@ def test_heads_of_clients_own_against_a_plain_loop(share: float):
         grown.append(len(plain.heads))
     plain.agrees_with(result, grown)
     assert result.weights == pytest.approx(np.array(wt), rel=1e-9, abs=1e-12)
-    for i, client in enumerate(data.clients):  # who has trained predicts by its own head
+    for i, client in enumerate(data.clients):  # a client that trained predicts with its own head
         x = data.test.x[data.test.starts[i] : data.test.stops[i]].numpy()
         z = features(plain.body, x.reshape(len(x), -1))
         assert result.predict(x, client=client).tolist() == said(own[i], z).argmax(axis=1).tolist()
 
 
-def test_a_client_that_was_away_is_in_what_its_cluster_has_become():
-    """Kept 0, 1, 1, 2 and nothing; 0 became 0 and 3, 1 stayed, the third was placed in 3, and 2 is gone."""
+def test_an_absent_client_follows_the_changes_of_its_cluster():
+    """Kept clusters 0, 1, 1, 2 and none; 0 became 0 and 3, 1 stayed, the third client went to 3, 2 was removed."""
     states = ClientStates.of(5)
     states.write(np.arange(4), 7, {KEPT_CLUSTER: torch.tensor([[0], [1], [1], [2]])})
     common = torch.tensor([[0.5, 0, 0, 0.5], [0, 1.0, 0, 0], [0, 0, 0, 0]], dtype=torch.float64)
@@ -246,7 +246,7 @@ def test_a_client_that_was_away_is_in_what_its_cluster_has_become():
 
 @pytest.mark.parametrize("backbone", ["fesem", "fedsoft"])
 def test_order_together_is_one_descent_of_head_and_body(backbone: str):
-    """One step: the head before and the body before give both slopes, so the order cannot matter but for the body's."""
+    """One step: both gradients are taken at the old head and body, so the order matters only for the body."""
     data = small_federation("mlp")
     common = {"backbone": backbone, "rounds": 1, "local_steps": 1, "max_clusters": 1}
     first, result = run(data, "hcfl+", "mlp:hidden=6", order="together", **common)
@@ -268,13 +268,13 @@ def test_order_together_is_one_descent_of_head_and_body(backbone: str):
     [
         ("hcfl+", {"backbone": "fesem", "mu": 0.4}, "which backbone fesem does not have: leave mu out"),
         ("hcfl+", {"backbone": "fedsoft", "mu": 0.0}, "which backbone fedsoft does not have: leave mu out"),
-        ("hcfl+", {"backbone": "fesem", "split": "soft"}, "a client has one cluster: leave split out"),
-        ("hcfl+", {"lam": 0.1}, "with backbone fedem it has none: leave lam out"),
-        ("hcfl", {"backbone": "fesem", "lam": 0.1}, "with backbone fesem it has none"),
-        ("hcfl-split", {"backbone": "fedsoft", "averaging": "all"}, "but averaging=all: leave it out"),
+        ("hcfl+", {"backbone": "fesem", "split": "soft"}, "every client has one cluster: leave split out"),
+        ("hcfl+", {"lam": 0.1}, "backbone fedem has none: leave lam out"),
+        ("hcfl", {"backbone": "fesem", "lam": 0.1}, "backbone fesem has none"),
+        ("hcfl-split", {"backbone": "fedsoft", "averaging": "all"}, "but averaging=all: leave averaging out"),
     ],
 )
-def test_what_a_backbone_has_not_is_refused(method: str, options: dict[str, object], message: str):
+def test_settings_that_a_backbone_lacks_are_refused(method: str, options: dict[str, object], message: str):
     with pytest.raises(ConfigError, match=message):
         coterie.fit(small_federation("mlp"), method, learner="mlp:hidden=6", rounds=1, **options)
 
@@ -293,7 +293,7 @@ def test_rows_and_newcomers_follow_the_backbone():
     ("backbone", "floats_up", "numbers_up"),
     [
         # body 6 x 16 + 6, K = 2 heads of 3 x 6 + 3, K weights, K C class counts, C + 1 means of d = 6, C counts
-        ("fedrc", 102 + 2 * 21 + 2 + 2 * 3 + 4 * 6 + 3, 6),  # and, since mu is 0.4, the penalty of eq. 2
+        ("fedrc", 102 + 2 * 21 + 2 + 2 * 3 + 4 * 6 + 3, 6),  # plus the penalty of eq. 2, since mu is 0.4
         ("fedem", 102 + 2 * 21 + 2 + 4 * 6 + 3, 5),
         # one head each; no weights where a client has one cluster
         ("fesem", 102 + 21 + 4 * 6 + 3, 4),
@@ -301,7 +301,7 @@ def test_rows_and_newcomers_follow_the_backbone():
     ],
 )
 def test_a_round_costs_one_body_and_the_heads(backbone: str, floats_up: int, numbers_up: int):
-    """Besides, each sends its loss, samples, cluster and the body's index, and mixtures their likelihood; and gets one
+    """Each also sends its loss, samples, cluster and the body's index, and mixtures their likelihood; it receives one
     body, K heads, the flow of its weights and 3 numbers; mixtures the loss before, those of fedrc K C shares."""
     options = {"backbone": backbone, "clusters": 2, "rho": 1e9, "remove": False, "rounds": 2}
     _, result = run(small_federation("mlp"), "hcfl+", "mlp:hidden=6", **options)
@@ -323,8 +323,10 @@ NEVER_SPLIT = {"hcfl+": {"rho": 1e9, "remove": False}, "hcfl": {"warmup": 99}}
         ("hcfl+", "fedsoft", "tiered", {"assignment": "personal-em", "shared": "body", "order": "heads-first"}),
     ],
 )
-def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: str, options: dict[str, object]):
-    """Each client's work in a row of its own, or added up by the clients: the same."""
+def test_a_method_without_splits_equals_its_backbone(
+    method: str, backbone: str, other: str, options: dict[str, object]
+):
+    """Updates as one row per client, or summed by the clients, give the same result."""
     data, common = small_federation("mlp"), {"clusters": 2, "rounds": 3, "batch_size": 4}
     _, one = run(data, method, "mlp:hidden=6", backbone=backbone, **common, **NEVER_SPLIT[method])
     _, two = run(data, other, "mlp:hidden=6", **common, **options)
@@ -334,7 +336,7 @@ def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: st
     assert one.assignments == two.assignments
 
 
-def test_a_model_of_ones_own_is_a_change_of_every_clusters():
+def test_a_personal_model_counts_as_an_update_of_every_cluster():
     """Models 1 and 4, of 1 and 3 samples; weights (1, 0) and (1/4, 3/4); clusters at 0 and 2."""
     tiers = prepare(small_federation("mlp"), "fedsoft", "mlp:hidden=6", {"clusters": 2}).tiers
     clusters = Clusters({"w": torch.tensor([[0.0], [2.0]], dtype=torch.float64)}, K=2)
@@ -344,6 +346,6 @@ def test_a_model_of_ones_own_is_a_change_of_every_clusters():
     replies = RoundReplies(clusters, reply, np.array([1, 3]), np.arange(2), tiers.averaging)
     found = tiers.assignment.server_changes(replies)
     assert found.vectors[..., 0].tolist() == [[1, -1], [4, 2]]
-    # (1 1 + 3/4 4) / (1 + 3/4), and all of the second client's own
+    # (1 1 + 3/4 4) / (1 + 3/4), and the second client's model alone
     assert found.mean(0, ("a", "b"))["w"].item() == pytest.approx(4 / 1.75)
     assert found.mean(1, ("b",))["w"].item() == pytest.approx(4)

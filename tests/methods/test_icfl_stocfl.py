@@ -1,4 +1,4 @@
-"""ICFL and StoCFL against plain loops, client by client; what has to be equal is equal."""
+"""ICFL and StoCFL against plain loops, client by client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.data.arrays import from_arrays
 from coterie.errors import ConfigError, DivergenceWarning
 from coterie.learners.logistic import Logistic
 from coterie.testing.checks import small_federation
-from coterie.tiers.procedure import SplitBySpectrum, two_means, united
+from coterie.tiers.procedure import SplitBySpectrum, linked_parts, two_means
 from coterie.training.fitting import execute, initialize
 from coterie.training.planning import Plan, prepare
 from coterie.training.result import Result
@@ -38,7 +38,7 @@ def clients_of(data: FederatedDataset) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def run(data: FederatedDataset, method: str, **options: object) -> tuple[Model, Plan, Result]:
-    """The model it begins with, the plan, and what came out."""
+    """Return the initial model, the plan, and the result."""
     settings = {"rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1, "dtype": "float64"} | options
     initialized = initialize(prepare(data, method, "logistic", settings))
     first = {name: v.numpy().copy() for name, v in initialized.state.clusters.models()[0].items()}
@@ -76,7 +76,7 @@ def assert_models(result: Result, models: list[Model]) -> None:
 
 
 def lloyd(points: np.ndarray) -> np.ndarray:
-    """Which points are in the part of the first one, point by point and pair by pair."""
+    """Return whether each point is in the part of the first one, point by point and pair by pair."""
     pairs = [(i, j) for i in range(len(points)) for j in range(i)]
     i, j = max(pairs, key=lambda pair: np.linalg.norm(points[pair[0]] - points[pair[1]]))
     centres = [points[i], points[j]]
@@ -138,8 +138,8 @@ def test_the_threshold_of_icfl():
     assert step.server_threshold(10_000) == pytest.approx(1)
 
 
-def test_icfl_runs_towards_a_cluster_for_each_client():
-    """The threshold passes every alpha below 1, so nothing but `max_clusters` stops it."""
+def test_the_paper_s_icfl_ends_with_nearly_one_cluster_per_client():
+    """The threshold exceeds every alpha below 1, so only `max_clusters` stops the splits."""
     data = small_federation("logistic")
     _, _, result = run(data, "icfl", alpha0=0.2, rounds=40)
     assert len(result.models) == len(data.clients)
@@ -153,7 +153,7 @@ def test_an_alpha0_that_never_rises_is_refused(alpha0: float):
         coterie.fit(small_federation("logistic"), "icfl", learner="logistic", alpha0=alpha0)
 
 
-def test_two_means_does_not_mind_the_order_or_the_signs_of_axes():
+def test_two_means_depends_neither_on_the_order_nor_on_the_signs_of_axes():
     random = np.random.default_rng(0)
     points = np.concatenate([random.normal(0, 1, (7, 2)), random.normal(4, 1, (5, 2))])
     found = two_means(points)
@@ -169,11 +169,11 @@ def test_two_means_does_not_mind_the_order_or_the_signs_of_axes():
 def plain_stocfl(
     data: FederatedDataset, first: Model, plan: Plan, tau: float, lam: float, share: float, compare: str = "sampled"
 ) -> tuple[list[Model], dict[int, int], list[int], Model]:
-    """Clusters as lists of clients in the order in which they came; union-find over sorted pairs."""
+    """Clusters as lists of clients in the order of arrival; union-find over sorted pairs."""
     clients, hashes = clients_of(data), hash_ids(data.clients)
     assert isinstance(plan.learner, Logistic)
-    drawn = plan.learner.start([key_for(1, Purpose.INTRODUCTION)], plan.federation.group.train.x.dtype)  # type: ignore[attr-defined]
-    anchor = {n: p[0].numpy() for n, p in drawn.items()}
+    initial = plan.learner.start([key_for(1, Purpose.ONBOARDING)], plan.federation.group.train.x.dtype)  # type: ignore[attr-defined]
+    anchor = {n: p[0].numpy() for n, p in initial.items()}
     psi: dict[int, np.ndarray] = {}
     groups: list[list[int]] = []
     models: list[Model | None] = []
@@ -221,7 +221,7 @@ def test_stocfl_against_a_plain_loop(tau: float, share: float, compare: str):
     assert_models(result, models)
 
 
-def test_the_loops_see_unions_of_old_clusters_and_several_numbers():
+def test_the_plain_loops_cover_merges_and_several_numbers_of_clusters():
     data = small_federation("logistic")
     seen = []
     for tau in (0.35, 0.5, 0.7):
@@ -253,8 +253,8 @@ def test_bytes_of_stocfl(options: dict[str, float], told: int):
     assert up[0] - up[1] == m * told * P
     down = [record["bytes_down"] for record in stocfl.records]
     plain = fedavg.records[0]["bytes_down"]
-    assert down[1] - plain == m * (P + cluster_row)  # which slot it is sent
-    assert down[0] - down[1] == m * 16  # round and lr of the introduction
+    assert down[1] - plain == m * (P + cluster_row)  # the slot that it receives
+    assert down[0] - down[1] == m * 16  # round and lr of the onboarding request
 
 
 def homogeneous(seed: int) -> FederatedDataset:
@@ -275,8 +275,8 @@ def test_homogeneous_clients_end_in_one_cluster(seed: int, share: float):
     assert len(result.models) == 1
 
 
-def test_no_model_is_held_for_clients_that_find_their_like_at_once():
-    """In the first round everybody comes, and what is sent is one model."""
+def test_clients_that_join_a_cluster_at_once_need_no_own_model():
+    """In the first round all clients are onboarded, and one model is sent."""
     data = homogeneous(0)
     initialized = initialize(prepare(data, "stocfl", "mlp:hidden=20", {"rounds": 1, "lr": 0.3, "local_steps": 1}))
     assert initialized.state.clusters.K == 1
@@ -286,29 +286,29 @@ def test_no_model_is_held_for_clients_that_find_their_like_at_once():
 
 
 @pytest.mark.parametrize("tau", [0.3, 0.6])
-def test_the_record_says_who_united_and_why(tau: float):
+def test_the_record_contains_merges_and_their_reasons(tau: float):
     _, _, result = run(small_federation("logistic"), "stocfl", tau=tau, participation=0.3)
     for event in (event for record in result.records for event in record.get("events", ())):
         unites = any(len(parents) > 1 for parents in event["parents"])
         assert event["kind"] == ("merge" if unites else "arrival")
-        assert ("unite, cosine" in event["reason"]) == unites
+        assert ("merge, cosine" in event["reason"]) == unites
 
 
-def test_a_client_introduces_itself_alike_in_any_round_and_company():
+def test_onboarding_rows_depend_neither_on_the_round_nor_on_other_clients():
     data = small_federation("mlp")
     options = {"batch_size": 4, "local_epochs": 2, "dtype": "float64", "seed": 1}
     plan = prepare(data, "stocfl", "mlp:hidden=6", options)
 
     def told(round_: int, who: list[int]) -> np.ndarray:
         sent = Broadcast(round_, Clusters({}, K=1), scalars={"lr": LR})
-        return plan.federation.ask(plan.tiers.introduction(1), sent, np.array(who)).reply.rows["anchor"].numpy()
+        return plan.federation.ask(plan.tiers.onboarding_task(1), sent, np.array(who)).reply.rows["anchor"].numpy()
 
     everybody = told(0, list(range(9)))
     assert told(5, [7, 3]) == pytest.approx(everybody[[7, 3]], rel=1e-9, abs=1e-12)
 
 
-def test_introductions_that_are_not_finite_are_named():
-    """One client's features are so large that its steps on the frozen network overflow; the others go on."""
+def test_clients_with_infinite_onboarding_rows_are_named():
+    """One client's features are so large that its steps on the frozen network overflow; the others continue."""
     random = np.random.default_rng(2)
     clients = {f"c{i}": (random.standard_normal((12, 4)), random.integers(0, 2, 12)) for i in range(5)}
     clients["huge"] = (clients["c0"][0] * 1e150, clients["c0"][1])
@@ -319,14 +319,14 @@ def test_introductions_that_are_not_finite_are_named():
     assert "huge" not in result.assignments
 
 
-def test_when_no_introduction_is_finite_the_run_says_what_to_change():
+def test_a_run_without_finite_onboarding_rows_says_what_to_change():
     data = from_arrays({f"c{i}": (np.full((12, 4), 1e150) * (i + 1), np.arange(12) % 2) for i in range(3)})
     with pytest.warns(DivergenceWarning, match="lower lr"):
         coterie.fit(data, "stocfl", learner="mlp:hidden=5", lr=0.1, batch_size=4, local_epochs=1, dtype="float64")
 
 
 def test_rotations_are_found():
-    """The documented settings; singles that come bit by bit end in the same four clusters as all at once."""
+    """With the documented settings, clients that arrive one by one end in the same four clusters as all at once."""
     settings = {"tau": 0.5, "batch_size": 10, "local_epochs": 1, "evaluate_every": 100}
     for seed in (0, 1):
         data = coterie.scenario("rotated-digits", seed=seed)
@@ -337,12 +337,12 @@ def test_rotations_are_found():
             assert found.records[-1]["ari"] == 1.0
 
 
-def test_united_follows_chains(monkeypatch: pytest.MonkeyPatch):
-    """0-3-4 are a chain of 40 degrees each, 1 and 2 point elsewhere; the block ends inside the chain."""
+def test_linked_parts_follow_chains(monkeypatch: pytest.MonkeyPatch):
+    """0-3-4 form a chain of 40 degrees each, 1 and 2 have other directions; the block ends inside the chain."""
     angles = np.radians([0, 130, 220, 40, 80])
     vectors = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1))
     monkeypatch.setattr("coterie.tiers.procedure.BLOCK", 2)
-    parts, largest = united(vectors, math.cos(math.radians(45)))
+    parts, largest = linked_parts(vectors, math.cos(math.radians(45)))
     assert [part.tolist() for part in parts] == [[0, 3, 4], [1], [2]]
     expected = [math.cos(math.radians(d)) for d in (40, 50, 140, 40)]
     assert largest == pytest.approx([*expected, -1], abs=1e-9)

@@ -1,4 +1,4 @@
-"""IFCA against a plain slow loop, against its own promises, and against the figures it has to reach."""
+"""IFCA against a plain slow loop, its documented properties, and the figures it has to reach."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def arrays_of(data):
 
 
 def plain_subset(data, i, number, rounds, seed):
-    """Subset `number` of 2T of client i, as places among its samples: n // 2T of them, in an order drawn once."""
+    """Return subset `number` of 2T of client i, as indices of its samples: n // 2T of them, in an order drawn once."""
     n = int(data.train.sizes[i])
     key = keys_for_clients(seed, Purpose.RESAMPLE, 0, hash_ids([data.clients[i]]))
     size = n // (2 * rounds)
@@ -126,7 +126,7 @@ def test_resampling_equals_the_plain_loop_over_fresh_subsets(exchange, over, wei
     assert not np.allclose(found, otherwise, rtol=1e-3)
 
 
-def test_the_training_loss_of_a_resampled_round_is_that_of_the_samples_chosen_by():
+def test_the_loss_of_a_resampled_round_is_that_of_the_choosing_samples():
     data = population(sizes=(13, 8, 20, 9), noise=0.5)
     result = coterie.fit(data, "ifca", learner="linear", init=START, clusters=2, rounds=2, resample=True, seed=1)
     total = count = 0
@@ -137,7 +137,7 @@ def test_the_training_loss_of_a_resampled_round_is_that_of_the_samples_chosen_by
     assert result.records[0]["loss"] == pytest.approx(total / count, rel=1e-12)
 
 
-def test_resampling_needs_a_sample_for_each_of_the_subsets():
+def test_resampling_needs_a_sample_for_each_subset():
     data = population(sizes=(13, 8, 20, 9))
     assert coterie.fit(data, "ifca", learner="linear", clusters=2, rounds=4, resample=True).metrics["rounds"] == 4
     with pytest.raises(ConfigError, match=r"into 2 x rounds = 10 subsets, but client 'c1' has 8: use fewer rounds"):
@@ -174,8 +174,8 @@ def test_responsibility_is_members_by_samples_for_hard_groups():
     assert np.array_equal(one.models[0]["weight"], two.models[0]["weight"])
 
 
-def test_each_start_of_several_equals_a_run_of_its_own():
-    """Lane 0 of three draws the same start as a single run; the winner has the least training loss."""
+def test_each_of_several_restarts_equals_a_separate_run():
+    """Restart 0 of three has the same initial models as a single run; the winner has the lowest training loss."""
     data = population(noise=0.5)
     common = {"learner": "mlp:hidden=5", "clusters": 2, "rounds": 4, "lr": 0.1, "seed": 6, "dtype": "float64"}
     single = coterie.fit(data, "ifca", **common)
@@ -188,8 +188,8 @@ def test_each_start_of_several_equals_a_run_of_its_own():
     assert several.metrics["bytes_up"] > 2.9 * single.metrics["bytes_up"]
 
 
-def test_a_race_keeps_the_start_that_leads_and_trains_it_on():
-    """Two rounds of three starts on half of the clients, then the leader alone: as many rounds, far fewer bytes."""
+def test_a_race_keeps_and_trains_the_leading_restart():
+    """Two rounds of three restarts on half of the clients, then the leader alone: as many rounds, far fewer bytes."""
     data = population(noise=0.5)
     common = {"learner": "mlp:hidden=5", "clusters": 2, "rounds": 6, "lr": 0.1, "seed": 6, "restarts": 3}
     raced = coterie.fit(data, "ifca", race=2, race_share=0.5, **common)
@@ -219,7 +219,7 @@ def test_an_empty_cluster_keeps_its_model():
     assert result.records[-1]["sizes"] == [8, 0]
 
 
-def test_a_client_that_kept_its_cluster_is_sent_only_its_own_model():
+def test_a_client_with_a_stable_cluster_receives_only_its_own_model():
     """d=4 float64: a model is 32 bytes. A client gets round, lr (16 bytes) and either two models (64) or one and its
     index (40). stable_after=2: rounds 0 and 1 all; round 2 is a multiple of 2, all again; round 3 own only (everybody
     has kept its cluster for two visits by then); round 4 all."""
@@ -267,8 +267,8 @@ def test_a_new_client_is_assigned_by_its_loss():
     assert result.assignments["c0"] != result.assignments["c1"]
 
 
-def test_the_true_models_are_found_as_well_as_by_the_oracle():
-    """Where the labels are recovered, the error to the true models is the oracle's to 1 %, over three seeds."""
+def test_the_error_of_the_true_models_is_close_to_the_oracle_s():
+    """If the groups are recovered, the error of the true models equals the oracle's up to 1 %, over three seeds."""
     recovered = 0
     for seed in range(3):
         data = coterie.scenario("mixed-regression", clients=60, seed=seed)
@@ -281,8 +281,8 @@ def test_the_true_models_are_found_as_well_as_by_the_oracle():
     assert recovered == 3
 
 
-def test_rotated_digits_are_told_apart_and_beat_global_and_local_models():
-    """Five starts: ARI 1, within a point of the oracle, at least five points above the global and the local models."""
+def test_rotated_digits_are_separated_and_beat_global_and_local_models():
+    """Five restarts: ARI 1, within a point of the oracle, at least five points above global and local models."""
     data = coterie.scenario("rotated-digits")
     done = {name: coterie.fit(data, name, evaluate_every=40).metrics for name in ("ifca", "oracle", "fedavg", "local")}
     accuracy = {name: metrics["accuracy"] for name, metrics in done.items()}

@@ -24,7 +24,7 @@ def plain_momentum(data, models, *, rounds, lr, steps, beta, share, seed):
                 theta = theta - lr * x.T @ (x @ theta - y) / len(y)
             changes[best].append(theta - models[best])
         for j, members in enumerate(changes):
-            if members:  # a cluster that nobody chose keeps its model and its momentum
+            if members:  # a cluster that no client chose keeps its model and its momentum
                 velocity[j] = beta * velocity[j] + np.mean(members, axis=0)
                 models[j] = models[j] + velocity[j]
     return models
@@ -43,7 +43,7 @@ def test_equals_the_plain_loop(share):
     np.testing.assert_allclose([m["weight"] for m in result.models], expected, rtol=1e-9)
 
 
-def test_it_is_ifca_with_another_default():
+def test_ifca_momentum_is_ifca_with_another_default():
     common = {"learner": "linear", "rounds": 5, "lr": 0.05, "seed": 1}
     named = coterie.fit(population(), "ifca-momentum", **common)
     by_option = coterie.fit(population(), "ifca", server_optimizer="sgd:momentum=0.9", **common)
@@ -52,8 +52,8 @@ def test_it_is_ifca_with_another_default():
     assert not np.array_equal(named.models[0]["weight"], plain.models[0]["weight"])
 
 
-def test_momentum_can_be_switched_off_and_is_written_down():
-    """Plain SGD is not the default here, so the configuration has to name it."""
+def test_momentum_can_be_switched_off_and_is_recorded():
+    """Plain SGD is not the default of this method, so the configuration has to name it."""
     case = Case("ifca-momentum", "linear", {"server_optimizer": "sgd"})
     assert case.plan().tiers.server == ServerSGD()
     assert case.plan().config["server_optimizer"] == "sgd"

@@ -1,4 +1,4 @@
-"""Initializers by their texts: names with settings, and those that are for experiments."""
+"""Initializers by their texts: names with settings, and initializers for experiments."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_near_truth_keeps_its_distance(linear):
     assert lengths.std() > 0.005
 
 
-def test_near_truth_needs_to_know_it(linear):
+def test_near_truth_needs_true_models(linear):
     with pytest.raises(ConfigError, match="is above high"):
         first_models(linear, "near-truth:low=0.5,high=0.2")
-    with pytest.raises(ConfigError, match="4 true models, but clusters=3"):
+    with pytest.raises(ConfigError, match="there are 4 and clusters=3"):
         first_models(linear, "near-truth", clusters=3)
     with pytest.raises(ConfigError, match="known true models"):
         first_models(coterie.scenario("opposite-labels", clients=4), "near-truth")
@@ -106,7 +106,7 @@ def test_an_initializer_with_settings_is_kept_for_resuming(linear, tmp_path):
     assert all((a["weight"] == b["weight"]).all() for a, b in zip(resumed.models, whole.models, strict=True))
 
 
-def test_moment_descent_takes_settings_before_any_method():
+def test_moment_descent_accepts_settings_as_initializer_of_any_method():
     data = coterie.scenario("mixed-regression", clients=40, groups=2, dimension=4)
     plan = prepare(data, "ifca", None, {"clusters": 2, "init": "moment-descent:anchors=7"})
     assert len(initialize(plan).found["moment_descent"]["anchors"]) == 7

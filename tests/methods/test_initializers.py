@@ -64,7 +64,7 @@ def test_assigned_clusters_start_as_copies_of_fedavgs_model():
         assert torch.equal(assigned.params["weight"][k], one.params["weight"][0])
 
 
-def test_the_type_is_the_one_asked_for():
+def test_the_dtype_is_the_requested_one():
     assert start(dtype="float32").params["weight"].dtype == torch.float32
 
 
@@ -88,10 +88,12 @@ def test_a_wrong_number_of_models_is_refused():
 
 
 def test_restarts_of_given_models_are_refused():
-    with pytest.raises(ConfigError, match="restarts=2 needs random starts: leave restarts at 1 with init=given"):
+    with pytest.raises(
+        ConfigError, match="restarts=2 needs random initial models: leave restarts at 1 with init=given"
+    ):
         GivenModels(MODELS).with_restarts(2)
     assert GivenModels(MODELS).with_restarts(1) == GivenModels(MODELS)
-    with pytest.raises(ConfigError, match="restarts=2 needs random starts"):
+    with pytest.raises(ConfigError, match="restarts=2 needs random initial models"):
         coterie.fit(small_federation("linear"), "ifca", clusters=2, init=MODELS[:2], restarts=2)
 
 
@@ -113,7 +115,7 @@ def test_given_models_that_are_not_finite_are_refused():
         given_([MODELS[0], {"weight": np.full(4, np.nan), "bias": np.float64(0)}, MODELS[2]])
 
 
-def test_shared_parameters_are_put_aside_once_a_restart():
+def test_shared_parameters_are_stored_once_per_restart():
     method = replace(TIERS, restarts=2, shared=("layer0",))
     whole, split = start(replace(method, shared=()), MLP), start(method, MLP)
     assert set(split.params) == {"layer1.weight", "layer1.bias"}
@@ -129,7 +131,7 @@ def test_several_prefixes_can_be_shared():
     assert set(split.shared) == {"layer0.weight", "layer0.bias", "layer1.bias"}
 
 
-def test_a_prefix_of_nothing_is_refused_with_the_names_there_are():
+def test_an_unknown_prefix_is_refused_with_the_existing_names():
     with pytest.raises(ConfigError, match=r"shared='conv' names no parameter: they are layer0\.bias, layer0\.weight"):
         start(replace(TIERS, shared=("layer0", "conv")), MLP)
 
@@ -142,7 +144,7 @@ def test_sharing_everything_is_refused():
 # ---- drawn from a normal distribution, or near the truth -------------------------------------------------------------
 
 
-def test_gaussian_models_have_the_standard_deviation_asked_for():
+def test_gaussian_models_have_the_requested_standard_deviation():
     wide = make_learner("linear", Profile((4000,), None))
     for sd in (1.0, 3.0):
         models = start(replace(TIERS, restarts=2), wide, init=GaussianInit(sd=sd, restarts=2)).params["weight"]
@@ -154,7 +156,7 @@ def test_gaussian_models_have_the_standard_deviation_asked_for():
 
 def test_gaussian_models_without_spread_need_assigned_clients():
     zero = GaussianInit(sd=0)
-    with pytest.raises(ConfigError, match="makes all clusters equal, so that they never separate"):
+    with pytest.raises(ConfigError, match="makes all clusters equal, so they never separate"):
         start(init=zero)
     for tiers in (replace(TIERS, K=1), replace(TIERS, assignment=Assigned())):
         assert not start(tiers, init=zero).params["weight"].any()
@@ -175,7 +177,7 @@ def test_models_near_the_truth_are_between_the_two_distances():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clusters": 2}, "near-truth measures in distances between 3 true models, but clusters=2"),
+        ({"clusters": 2}, "near-truth needs one true model for each cluster, but there are 3 and clusters=2"),
         ({"clusters": 3, "init": "near-truth:low=0.5,high=0.1"}, "near-truth: low=0.5 is above high=0.1"),
         ({"clusters": 3, "learner": "linear:bias=true"}, "near-truth needs a scenario with known true models"),
     ],

@@ -37,11 +37,11 @@ def test_one_round_by_hand():
     after = solve_heads(clusters, pooled, 0.75)
     assert after.shared["body.weight"].flatten().tolist() == pytest.approx([0.8, 0.6], abs=1e-12)
     assert after.params["head.weight"].item() == pytest.approx(2.5, abs=1e-12)
-    assert after.params["head.bias"].item() == 0  # the intercept that the start brought is gone
+    assert after.params["head.bias"].item() == 0  # the initial intercept is gone
 
 
-def test_starts_side_by_side_do_not_mix():
-    """Two restarts of two clusters, of which nobody joined slot 1: each restart is solved as it is alone."""
+def test_parallel_restarts_do_not_mix():
+    """Two restarts of two clusters, where no client joined slot 1: each restart is solved as if it were alone."""
     random = torch.Generator().manual_seed(1)
     heads, bias, body, gram, cross = (
         torch.randn(*shape, generator=random).double() for shape in ((4, 1, 2), (4, 1), (2, 2, 5), (3, 5, 2), (3, 5))
@@ -124,7 +124,7 @@ def test_subspace_distance_by_hand():
     assert subspace_distance(plane[:, :1], plane) == pytest.approx(1)  # a direction is missing
 
 
-def test_the_scenario_is_what_it_says():
+def test_the_scenario_has_the_stated_properties():
     data = small(noise=0.0, samples=20)
     sizes, heads = data.train.sizes, data.true_models @ data.true_basis
     by_group = [set(sizes[data.truth == k].tolist()) for k in range(3)]
@@ -150,7 +150,7 @@ def test_a_scenario_without_an_answer_is_refused(options, says):
         small(**options)
 
 
-def test_what_cannot_be_solved_for_is_refused():
+def test_problems_without_a_solution_are_refused():
     with pytest.raises(ConfigError, match="linear representation, but the learner is linear"):
         coterie.fit(small(), "linear-heads", learner="linear")
     with pytest.raises(ConfigError, match="between 1 and the 5 features, got 6"):

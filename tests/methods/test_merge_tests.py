@@ -1,4 +1,4 @@
-"""Merges and bodies of the clusters' own by tests on held-out halves: figures by hand, and what runs make of them."""
+"""Merges and separate bodies by tests on held-out halves: figures by hand, and whole runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie.core.state import AGE
 from coterie.core.state_array import Age, StateArray
 from coterie.errors import ConfigError
 from coterie.methods import CFL, FullBatch, HCFLPlus
-from coterie.methods.trials import LONGER, RoundTrials, nearest_pairs
+from coterie.methods.trials import TRIAL_LENGTH, RoundTrials, nearest_pairs
 from coterie.testing.checks import small_federation
 from coterie.tiers import MergeByTest, OwnBodiesByTest
 from coterie.tiers.assignment import EMMixture
@@ -47,7 +47,7 @@ def test_the_gain_of_two_models_over_one_by_hand():
     y = 0 and 4, and rise by s^2 / 2 for the others.
     """
     view = view_of([0, 2, 2, 4], [1, 3], [0, 0, 1, 1])
-    assert LONGER == 4
+    assert TRIAL_LENGTH == 4
     assert MergeByTest(every=1).server_propose(view) is None
     (found,) = view.statistics
     s = 1 - 0.9**4
@@ -57,7 +57,7 @@ def test_the_gain_of_two_models_over_one_by_hand():
     assert found.more["loss"] / factor == pytest.approx((2 + 0 + 0 + 2) / 4)
 
 
-def test_clusters_that_want_the_same_unite():
+def test_clusters_with_equal_models_merge():
     view = view_of([0, 4, 0, 4], [1.5, 2.5], [0, 0, 1, 1])
     decided = MergeByTest(every=1).server_propose(view)
     assert decided is not None
@@ -69,7 +69,7 @@ def test_clusters_that_want_the_same_unite():
 
 def test_only_trials_and_clusters_with_members_are_tested():
     view = view_of([0, 4, 0, 4], [1.5, 2.5], [0, 0, 0, 1])
-    assert MergeByTest(every=1).server_propose(view) is None  # one member cannot say
+    assert MergeByTest(every=1).server_propose(view) is None  # a test needs more than one member
     assert MergeByTest(every=2).server_propose(view_of([0, 4, 0, 4], [1, 2], [0, 0, 1, 1])) is None
     assert not view.statistics
 
@@ -91,7 +91,7 @@ def test_bodies_are_copied_and_heads_stay():
     assert torch.equal(after.params["head.weight"], heads["head.weight"])
 
 
-def test_bodies_wait_until_clusters_have_settled():
+def test_separate_bodies_wait_until_clusters_are_stable():
     plan = initialize(prepare(small_federation("mlp"), HCFLPlus(clusters=2), "mlp:hidden=4", {"rounds": 1}))
     run = plan.plan.run
     half = torch.arange(len(run.federation.clients)) % 2
@@ -109,8 +109,8 @@ def test_bodies_wait_until_clusters_have_settled():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"assignment": "em-mixture"}, "clusters have whole models: set shared=body"),
-        ({"assignment": "personal-em", "shared": "body"}, "clients keep heads of their own: use assignment=em-mixture"),
+        ({"assignment": "em-mixture"}, "but nothing is shared: set shared=body"),
+        ({"assignment": "personal-em", "shared": "body"}, "clients keep personal heads: use assignment=em-mixture"),
         ({"assignment": "em-mixture", "shared": "body", "procedure": "merge-by-test:least_p=2"}, "at most 1, got 2"),
     ],
 )

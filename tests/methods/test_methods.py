@@ -95,14 +95,14 @@ CASES += [
 ]
 CASES += [Case("ifca", "linear", {"clusters": "auto", "max_clusters": 2, "choose_seeds": 2})]
 CASES += [Case("ifca", learner, {"augment": "flip,crop"}) for learner in ("mlp", "cnn")]
-# four rounds take eight subsets, so nobody may have fewer samples
+# four rounds take eight subsets, so no client may have fewer samples
 PLENTY = (8, 17, 9, 40, 13, 21, 8, 30, 25)
 RESAMPLED = [{"exchange": "gradient"}, {"batch_size": 2, "local_steps": 3}, {"restarts": 2, "stable_after": 2}]
 CASES += [
     Case("ifca", learner, options | {"resample": True}, PLENTY)
     for options, learner in zip(RESAMPLED, ("linear", "mlp", "linear"), strict=True)
 ]
-# validation takes samples away from those that train, before any method sees them; these differ in what is kept
+# validation removes samples before any method sees them; these methods differ in what clients keep
 CASES += [
     Case(method, learners_of(method)[0], {"validation": 0.3, "patience": 2})
     for method in ("local", "ifca", "one-shot", "fedsoft", "stocfl", "hcfl+")
@@ -127,7 +127,7 @@ CASES += [
     Case("tiered", "mlp", PARTED | {"assignment": "em-mixture", "distance": "prototypes", "participation": 0.6}),
     Case("tiered", "mlp", PARTED | {"assignment": "nearest-parameters", "distance": "prototypes", "batch_size": 4}),
 ]
-# what clients send in rows is combined by one function, whichever method it is
+# one function combines the rows of clients for all methods
 CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
 CASES += [Case("fesem", "linear", {"combine": "krum:attackers=1,keep=2"})]
 CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3] | {"gaussians": "tied"})]
@@ -231,7 +231,7 @@ def label(case: Case) -> str:
 
 
 CHEAP = ("finite", "weights", "config")
-"""Checks that need no run, or only the plain run: every case is put to them."""
+"""Checks that need no run, or only the plain run; every case runs them."""
 ROTATING = ("seed", "client_order", "shards", "engines", "twin", "silent_client", "replies", "resume")
 """Checks of which a case with options runs two, in turn: every option meets some, and every check some options."""
 
@@ -303,7 +303,7 @@ CLASSES_ONLY = {"fedrc", "hcfl+"}
 
 
 def layouts_of(method: str, task: str) -> list[str]:
-    """Return the layouts of arrays that a method meets with one kind of data.
+    """Return the layouts of arrays that a method is checked with for one kind of data.
 
     They are dealt out over the kinds of data that it takes, in another way for every method: so every method and every
     kind of data meet every layout.
@@ -317,7 +317,7 @@ def layouts_of(method: str, task: str) -> list[str]:
 
 
 def kinds_of(method: str) -> list[str]:
-    """Return the kinds of data that a method takes."""
+    """Return the kinds of data that a method accepts."""
     if method in NUMBERS_ONLY:
         return ["regression"]
     return [task for task in TASKS if method not in CLASSES_ONLY or task != "regression"]
@@ -346,7 +346,7 @@ OTHER_LEARNERS = {
 
 
 def with_other_learners() -> list[tuple[str, str, str]]:
-    """Return methods, kinds of data and learners: every method meets every kind, with one or the other learner.
+    """Return methods, kinds of data and learners: every method is checked with every kind, with one of the learners.
 
     It meets both learners, and every kind of data meets both.
     """

@@ -1,4 +1,4 @@
-"""Moment descent as a whole: the subspace, the anchors' way, their groups, and what users get wrong."""
+"""Moment descent as a whole: the subspace, the anchors' paths, their groups, and mistakes of users."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.metrics import parameter_error
 from coterie.methods.anchors import (
     choose_anchors,
+    default_anchors,
     fewest_as_good,
     group_anchors,
     groups_shown,
-    how_many,
-    missed,
+    miss_probability,
     recommended,
 )
 from coterie.methods.asking import Cost
@@ -54,7 +54,7 @@ def covered(data: FederatedDataset, found: Coarse) -> bool:
 
 
 def moment_matrix(data: FederatedDataset, theta: np.ndarray, two_points: bool) -> np.ndarray:
-    """Y, formed client by client."""
+    """Return Y, computed client by client."""
     total, mass = np.zeros((theta.size, theta.size)), 0.0
     for a, b in zip(data.train.starts, data.train.stops, strict=True):
         x, y = data.train.x[a:b].numpy(), data.train.y[a:b].numpy()
@@ -79,7 +79,7 @@ def test_orthogonal_iteration_finds_the_leading_left_singular_vectors(two_points
     np.testing.assert_allclose(basis @ basis.T, left @ left.T, atol=1e-8)
 
 
-def test_the_moment_matrix_is_free_of_noise_in_the_mean():
+def test_the_moment_matrix_is_unbiased_by_noise():
     # E[Y] at theta = 0 is sum_j p_j theta_j theta_j^T for identity covariances; the noise has sd 3 and does not show
     data = population(clients=6000, samples="6", noise="3", dimension=3, groups=2, separation=3.0)
     assert data.true_models is not None
@@ -88,7 +88,7 @@ def test_the_moment_matrix_is_free_of_noise_in_the_mean():
 
 
 @pytest.mark.parametrize("norm", [0.0, 1.0, 5.0])
-def test_the_same_centres_from_any_start(norm):
+def test_the_same_centres_from_any_initial_model(norm):
     for seed in range(2):
         data = population(seed=seed)
         found = descend(data, seed, start_norm=norm)
@@ -105,7 +105,7 @@ def test_other_features_and_unbalanced_sizes(options):
         assert parameter_error(data.true_models, found.centres.numpy()) < 0.5
 
 
-def test_without_the_sign_the_anchors_lose_their_way(monkeypatch):
+def test_the_direction_needs_its_sign(monkeypatch):
     plain = anchor_step._leading
 
     def unsigned(matrix, towards):
@@ -118,7 +118,7 @@ def test_without_the_sign_the_anchors_lose_their_way(monkeypatch):
 
 
 def squares(x: np.ndarray) -> np.ndarray:
-    """All monomials of degrees 1 and 2, and a column of ones."""
+    """Return all monomials of degrees 1 and 2, and a column of ones."""
     pairs = [x[:, a] * x[:, b] for a, b in combinations_with_replacement(range(x.shape[1]), 2)]
     return np.column_stack([x, *pairs, np.ones(len(x))])
 
@@ -144,7 +144,7 @@ def uneven(kind: str, seed: int) -> FederatedDataset:
 
 
 @pytest.mark.parametrize("kind", FEATURES)
-def test_features_as_they_are_do_not_make_anchors_run_away(kind):
+def test_unscaled_features_do_not_make_anchors_diverge(kind):
     for seed in range(2):
         data = uneven(kind, seed)
         assert data.true_models is not None
@@ -159,7 +159,7 @@ def test_features_as_they_are_do_not_make_anchors_run_away(kind):
         assert (np.linalg.norm(walked[-1], axis=1) < np.linalg.norm(walked[0], axis=1)).all()
 
 
-def test_the_paper_s_step_runs_away_from_correlated_features():
+def test_the_paper_s_step_diverges_with_correlated_features():
     data = uneven("AR(.8)", 0)
     assert data.true_models is not None
     found = descend(data, anchor_step="paper")
@@ -182,7 +182,7 @@ def test_whitening_makes_second_moments_the_identity():
 
 def test_alpha_and_beta_belong_to_the_paper_s_step():
     assert MomentDescent(alpha=1.0, beta=2.0, anchor_step="paper").step_size(5.0) == pytest.approx(1 / 8)
-    with pytest.raises(ConfigError, match="give anchor_step=paper"):
+    with pytest.raises(ConfigError, match="set anchor_step=paper"):
         MomentDescent(alpha=1.0)
 
 
@@ -226,12 +226,12 @@ def test_anchors_are_added_while_the_smallest_group_has_few():
     data = population(proportions="0.1,0.3,0.6", separation=1.2, seed=1)
     found = descend(data, 1, k=None)
     assert found.grouping.k == 3
-    assert len(found.anchors) > how_many(3)
+    assert len(found.anchors) > default_anchors(3)
     assert len(np.unique(found.anchors)) == len(found.anchors) <= len(data.clients) // 2
     assert len(descend(data, 1, k=None, anchors=12).anchors) == 12
 
 
-def test_where_all_clients_are_anchors_the_merge_heights_decide():
+def test_the_merge_heights_decide_if_all_clients_are_anchors():
     found = descend(population(clients=12, samples="60", separation=2.0), k=None, anchors=12)
     assert found.grouping.k == 3
     assert not found.grouping.held_out
@@ -250,10 +250,10 @@ def test_the_fewest_groups_with_about_the_least_loss():
 
 def test_coverage_by_hand():
     assert recommended(3, 0.2) == 21  # ln 60 / 0.2 = 20.5
-    assert missed(np.array([0.5, 0.5]), 2) == pytest.approx(0.5)
+    assert miss_probability(np.array([0.5, 0.5]), 2) == pytest.approx(0.5)
 
 
-def test_conditions_of_the_theorem_are_told():
+def test_conditions_of_the_theorem_are_reported():
     data = population()
     found = descend(data)
     told = found.conditions
@@ -277,7 +277,7 @@ def test_one_group_is_one_group():
     assert descend(population(groups=1, separation=None), k=1).centres.shape == (1, 12)
 
 
-def test_a_group_that_no_anchor_hits_is_told_and_k_centres_come_all_the_same():
+def test_a_group_without_anchors_is_reported_and_there_are_still_k_centres():
     data = population(groups=2, clients=100, separation=2.0, samples="60")
     assert data.truth is not None
     sizes = np.where(data.truth == 0, 60, 10)  # only group 0 has clients large enough for anchors
@@ -296,17 +296,17 @@ def test_an_anchor_that_never_answers_is_left_out():
     assert len(found.anchors) == len(plain.anchors) - 1
 
 
-def test_what_cannot_work_is_refused_in_a_sentence():
+def test_settings_that_cannot_work_are_refused():
     alone = population(samples="1")
     with pytest.raises(ConfigError, match="pairs of samples of one client"):
         descend(alone)
     with pytest.raises(ConfigError, match="anchors=2 cannot show clusters=3"):
         descend(population(), anchors=2)
-    with pytest.raises(ConfigError, match="wants 10 anchors with at least 40 samples, but only 0"):
+    with pytest.raises(ConfigError, match="needs 10 anchors with at least 40 samples, but only 0"):
         descend(population(), anchors=10, anchor_samples=40)
-    with pytest.raises(ConfigError, match="cannot tell the number of clusters"):
+    with pytest.raises(ConfigError, match="cannot find the number of clusters"):
         descend(population(), k=None, moments="two-points")
-    with pytest.raises(ConfigError, match="fresh pairs"):
+    with pytest.raises(ConfigError, match="new pairs"):
         descend(population(samples="8"), moments="two-points", anchor_samples=2)
     nobody = {-1: population().clients}
     with pytest.raises(TrainingError, match="none of the 150 clients"):
@@ -329,7 +329,7 @@ def test_anchors_are_drawn_among_the_largest_by_keyed_lot():
     federation = partial(stack_shard, x=x, y=y)
     plain = federation_of(FederatedDataset("p", federation(ids, sizes=sizes)))
     chosen = choose_anchors(plain, None, 3, None, seed=0)
-    assert len(chosen) == 10 == how_many(3)  # 3 * 3 * ln 3 = 9.9
+    assert len(chosen) == 10 == default_anchors(3)  # 3 * 3 * ln 3 = 9.9
     assert (plain.sizes[chosen] == 50).all()
     turned = federation_of(FederatedDataset("p", federation(ids[::-1], sizes=sizes[::-1])))
     again = choose_anchors(turned, None, 3, None, seed=0)

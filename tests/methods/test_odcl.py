@@ -1,4 +1,4 @@
-"""The one-shot methods from the outside: what they compute, what they cost, what they say of themselves."""
+"""The one-shot methods from the user's side: results, costs and messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:one-shot")
 def two_groups(
     sizes: tuple[int, ...] = (30, 40, 50, 60, 70, 80), d: int = 3, seed: int = 0
 ) -> coterie.FederatedDataset:
-    """Linear clients, turn by turn of models (1, 1, 1) and (-1, -1, -1), with a little noise."""
+    """Linear clients with alternating models (1, 1, 1) and (-1, -1, -1), with a little noise."""
     random = np.random.default_rng(seed)
     clients, tests, truth = {}, {}, {}
     for i, n in enumerate(sizes):
@@ -59,7 +59,7 @@ def test_a_cluster_is_the_mean_of_its_members_solutions(clustering: str):
 
 @pytest.mark.parametrize("method", ["odcl", "one-shot"])
 @pytest.mark.parametrize("spare", [-1, 0, 1])
-def test_groups_are_found_where_clients_have_as_many_samples_as_coefficients(method: str, spare: int):
+def test_groups_are_found_with_as_many_samples_as_coefficients(method: str, spare: int):
     rounds = {"rounds": 1} if method == "one-shot" else {}
     data = two_groups((20 + spare,) * 40, d=20)
     assert coterie.fit(data, method, **rounds).metrics["ari"] == 1
@@ -93,7 +93,7 @@ def test_clients_may_count_by_their_samples():
     assert weights(result)[result.assignments["c0"]] == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_yardsticks_by_a_plain_loop():
+def test_the_baselines_by_a_plain_loop():
     data = two_groups()
     solutions, x, y = own_solutions(data), data.train.x.numpy(), data.train.y.numpy()
     local = coterie.fit(data, "local-erm")
@@ -118,7 +118,7 @@ def test_the_bytes_of_the_one_exchange():
     assert coterie.fit(two_groups(), "local-erm").metrics["bytes_up"] == 0
 
 
-def test_what_a_run_tells_of_its_clusters():
+def test_a_run_reports_its_clusters():
     told = coterie.fit(two_groups(), "odcl").metrics["one_shot"]
     assert (told["K"], told["solved"], told["without_solution"], told["solver"]) == (2, 6, 0, "exact")
     assert told["separation"]["separable"]
@@ -126,7 +126,7 @@ def test_what_a_run_tells_of_its_clusters():
     assert told["warnings"] == []
 
 
-def test_overlapping_clusters_are_warned_of():
+def test_overlapping_clusters_give_a_warning():
     # solutions at (-1, 0) and (1, 0), and one at (1, 3): centres 2 apart, but its centre is 3 - 3/11 = 2.7 away from it
     points = [(-1.0, 0.0)] * 10 + [(1.0, 0.0)] * 10 + [(1.0, 3.0)]
     clients = {f"c{i}": (np.eye(2), np.array(point)) for i, point in enumerate(points)}
@@ -134,7 +134,7 @@ def test_overlapping_clusters_are_warned_of():
         coterie.fit(coterie.from_arrays(clients), "odcl", clusters=2)
 
 
-def test_few_samples_are_warned_of():
+def test_few_samples_give_a_warning():
     with pytest.warns(UserWarning, match="1 of 6 clients have fewer samples than the model has coefficients"):
         coterie.fit(two_groups((2, 40, 50, 60, 70, 80)), "odcl")
 
@@ -164,7 +164,7 @@ def test_the_oracle_lambda_needs_the_truth():
         ({"lam": 0.1}, "lam has no effect unless clustering=convex"),
         ({"solver": "sgd"}, "sgd_radius"),
         ({"clustering": "kmean"}, "unknown clustering 'kmean'"),
-        ({"rounds": 5}, "rounds means nothing to method odcl"),
+        ({"rounds": 5}, "rounds has no meaning for method odcl"),
         ({"solver": "exact", "learner": "mlp"}, "mlp predicts classes|solver=exact is for linear and logistic"),
     ],
 )
@@ -207,7 +207,7 @@ def test_clients_without_a_solution_join_by_their_loss():
     assert groups[1::2] == [1 - groups[0]] * 3
 
 
-def test_nobody_has_a_solution():
+def test_no_client_has_a_solution():
     x = np.random.default_rng(0).standard_normal((4, 9))
     data = coterie.from_arrays({f"c{i}": (x, np.array([0, 1, 0, 1])) for i in range(3)})
     with pytest.raises(TrainingError, match=r"none of the 3 clients that answered has a solution.*l2"):
@@ -215,7 +215,7 @@ def test_nobody_has_a_solution():
     assert coterie.fit(data, "odcl", learner="logistic:l2=0.01", clusters=1).metrics["clients"] == 3
 
 
-def test_a_client_that_is_silent_at_first_is_missing_until_the_end():
+def test_a_client_without_onboarding_is_missing_until_the_end():
     plan = prepare(two_groups(), "one-shot", None, {"rounds": 3, "clusters": 2})
     late = Simulated(plan.federation.group, missing={-1: ("c2",)})
     result = execute(initialize(replace(plan, run=replace(plan.run, federation=late))), None)
@@ -224,7 +224,7 @@ def test_a_client_that_is_silent_at_first_is_missing_until_the_end():
 
 
 def test_then_trains_inside_the_clusters_that_were_found():
-    # fedavg inside the true clusters, from the mean of the solutions: the oracle with that start
+    # fedavg inside the true clusters, from the mean of the solutions: the oracle with these first models
     data = two_groups()
     result = coterie.fit(data, "one-shot", rounds=4, local_steps=3, lr=0.05)
     start = torch.from_numpy(weights(coterie.fit(data, "oracle-averaging", client_weight="samples")))
@@ -246,14 +246,14 @@ def test_a_one_shot_start_goes_on_with_the_method():
     assert initialized.config["init"] == "odcl"
 
 
-def test_inexact_solutions_come_near_the_exact_ones():
+def test_inexact_solutions_are_close_to_the_exact_ones():
     data = two_groups((50,) * 6)
     exact, inexact = (coterie.fit(data, "odcl", **o) for o in ({}, {"solver": "sgd", "sgd_radius": 4.0}))
     assert inexact.metrics["ari"] == 1
     assert weights(inexact) == pytest.approx(weights(exact), abs=0.02)
 
 
-def test_a_run_that_was_killed_goes_on_with_the_clusters_it_found(tmp_path):
+def test_a_killed_run_continues_with_the_clusters_it_found(tmp_path):
     def kill(record: dict) -> None:
         if record["round"] == 2:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Groups found once, before training: PACFL and FedGroup against plain loops, by hand, and from the outside."""
+"""Groups found once, before training: PACFL and FedGroup against plain loops, by hand, and in whole runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def turn(degrees: float) -> tuple[float, float]:
 
 
 def apart(distance: PrincipalAngles, *bases: np.ndarray) -> np.ndarray:
-    """Distances of clients with these bases (d, p), one part each."""
+    """Return the distances of clients with these bases (d, p), one part each."""
     return distance.server_pairwise({"subspace": torch.from_numpy(np.stack(bases))[:, None]})
 
 
@@ -69,11 +69,11 @@ def test_a_line_and_a_plane_have_one_angle():
 
 
 PADDED = (1, 2, 13, 14, 17, 18, 29, 30, 5)
-"""Sizes that share blocks with others, which pads them; the small ones lack classes."""
+"""Numbers of samples that share padded blocks; small clients lack classes."""
 
 
 def plain_bases(x: np.ndarray, p: int) -> np.ndarray:
-    """The first p left singular vectors of the d x n matrix of samples, as many as there are."""
+    """Return the first p left singular vectors of the d x n matrix of samples, or all if there are fewer."""
     u, s, _ = np.linalg.svd(x.reshape(len(x), -1).T, full_matrices=False)
     return u[:, : min(p, int((s > 1e-10 * s[0]).sum()))]
 
@@ -85,7 +85,7 @@ def samples(data: coterie.FederatedDataset) -> list[tuple[np.ndarray, np.ndarray
 
 
 def told(data: coterie.FederatedDataset, distance: PrincipalAngles) -> torch.Tensor:
-    """The rows of all clients, in order."""
+    """Return the rows of all clients, in order."""
     rows = torch.zeros(len(data.clients), 3 if distance.per_class else 1, 16, distance.p, dtype=torch.float64)
     for block in cut(data.train, data.train.hashes, 0):
         rows[torch.from_numpy(block.positions)] = distance.client_summary(None, block, 3)["subspace"].double()
@@ -93,7 +93,7 @@ def told(data: coterie.FederatedDataset, distance: PrincipalAngles) -> torch.Ten
 
 
 @pytest.mark.parametrize("per_class", [False, True])
-def test_a_client_tells_the_leading_directions_of_its_own_samples(per_class: bool):
+def test_a_client_sends_the_leading_directions_of_its_own_samples(per_class: bool):
     data = small_federation("logistic", PADDED)
     assert any(block.mask is not None for block in cut(data.train, data.train.hashes, 0))
     rows = told(data, PrincipalAngles(3, per_class)).numpy()
@@ -102,7 +102,7 @@ def test_a_client_tells_the_leading_directions_of_its_own_samples(per_class: boo
         for found, part in zip(row, parts, strict=True):
             plain = plain_bases(part, 3) if len(part) else np.zeros((16, 0))
             assert (found[:, plain.shape[1] :] == 0).all()  # fewer samples than directions
-            assert found @ found.T == pytest.approx(plain @ plain.T, abs=1e-9)  # the same space, whatever the signs
+            assert found @ found.T == pytest.approx(plain @ plain.T, abs=1e-9)  # the same space, up to signs
 
 
 def plain_angles(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ def test_agglomeration_into_a_given_number():
     for K, labels in ((1, [0, 0, 0, 0]), (2, [0, 0, 0, 1]), (3, [0, 0, 1, 2]), (4, [0, 1, 2, 3])):
         found = agglomerate(LINE, "average", K=K)
         assert (found.K, found.labels.tolist()) == (K, labels)
-    assert agglomerate(np.zeros((3, 3)), "complete", K=2).K == 2  # also where all are equally far
+    assert agglomerate(np.zeros((3, 3)), "complete", K=2).K == 2  # also if all distances are equal
     assert agglomerate(np.zeros((1, 1)), "average", limit=5.0).labels.tolist() == [0]
     with pytest.raises(ConfigError, match="between 1 and the 4 clients"):
         agglomerate(LINE, "average", K=5)
@@ -158,7 +158,7 @@ def test_agglomeration_into_a_given_number():
 
 
 def test_decomposed_cosines_by_hand():
-    # lengths 5 along e1 in all and 2 along e2: these are the directions; the last client moved nowhere
+    # total lengths 5 along e1 and 2 along e2: these are the directions; the last update is zero
     updates = torch.tensor([[3.0, 0, 0], [-4, 0, 0], [0, 2, 0], [0, 0, 0]])
     found = decomposed_cosines(updates, 2)
     assert found.abs().tolist() == [[1, 0], [1, 0], [0, 1], [0, 0]]
@@ -191,7 +191,7 @@ def test_joining_is_by_cosine_and_not_by_length():
 
 
 def two_slopes(m: int = 12, seed: int = 0) -> coterie.FederatedDataset:
-    """Linear clients, turn by turn of models (1, 1, 1) and (-1, 1, -1), of other sizes."""
+    """Linear clients with alternating models (1, 1, 1) and (-1, 1, -1), of different sizes."""
     random = np.random.default_rng(seed)
     clients, truth = {}, {}
     for i in range(m):
@@ -207,7 +207,7 @@ def plan_of(data: coterie.FederatedDataset, **options: object) -> Plan:
 
 
 def pretrained(data: coterie.FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
-    """FedAvg's start w0, and what each client makes of it by 7 plain steps of 0.02 on half the mean squared error."""
+    """Return FedAvg's initial model w0, and each client's model after 7 plain steps of 0.02."""
     start = initialize(prepare(data, "fedavg", None, {"seed": 1})).state.clusters.params["weight"][0].numpy()
     models = []
     for x, y in samples(data):
@@ -233,13 +233,13 @@ def test_fedgroup_by_a_plain_loop(measure: str, client_weight: str):
         assert start[k] == pytest.approx(np.average(models[members], axis=0, weights=mass), rel=1e-9)
 
 
-def test_whoever_is_no_founder_joins_by_cosine_and_changes_no_model():
+def test_other_clients_than_founders_join_by_cosine_and_change_no_model():
     data = two_slopes()
     initialized = initialize(plan_of(data, founders=6, client_weight="uniform"))
     groups, found = initialized.state.choice[:, 0].numpy(), initialized.state.clusters.params["weight"].numpy()
     start, models = pretrained(data)
     assert initialized.found["grouping"]["founders"] == 6
-    # the founders are some six of the clients whose means are the models
+    # the founders are six clients whose means are the models
     fits = [
         chosen
         for chosen in combinations(range(12), 6)
@@ -256,7 +256,7 @@ def test_whoever_is_no_founder_joins_by_cosine_and_changes_no_model():
         assert groups[i] == np.argmax(cosines)
 
 
-def test_the_founders_do_not_depend_on_who_else_is_there():
+def test_founders_do_not_depend_on_other_clients():
     data = two_slopes()
     arrays = dict(zip(data.clients, samples(data), strict=True))
 
@@ -266,7 +266,7 @@ def test_the_founders_do_not_depend_on_who_else_is_there():
 
     whole = models("nobody")
     same = [torch.allclose(models(client), whole, rtol=1e-9) for client in arrays]
-    assert sum(same) == 6  # whoever is no founder may be away
+    assert sum(same) == 6  # clients that are not founders may be absent
 
 
 def test_clients_whose_pretraining_diverges_join_by_their_loss():
@@ -282,17 +282,17 @@ def test_clients_whose_pretraining_diverges_join_by_their_loss():
     assert groups[0::2] == [1 - groups[1]] * 6
 
 
-def test_nobody_is_left_after_pretraining():
+def test_no_client_is_left_after_pretraining():
     arrays = {c: (x * 1e60, y * 1e60) for c, (x, y) in zip("abcd", samples(two_slopes(4)), strict=True)}
     with pytest.raises(TrainingError, match=r"diverged for all 4 clients.*smaller lr"):
         initialize(plan_of(coterie.from_arrays(arrays)))
 
 
-# ---- from the outside ---------------------------------------------------------------------------------------------
+# ---- whole runs ---------------------------------------------------------------------------------------------------
 
 
 def swapped_digits(clients: int = 16, seed: int = 0) -> coterie.FederatedDataset:
-    """Digits as they are; every second client has 9 - y for its labels."""
+    """Upright digits; every second client has labels 9 - y."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -306,7 +306,7 @@ NETWORK = {"learner": "mlp:hidden=32", "rounds": 3, "lr": 0.5}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_turned_digits_are_told_apart(seed: int):
+def test_rotated_digits_are_separated(seed: int):
     data = coterie.scenario("rotated-digits", clients=24, seed=seed)
     for method, options in (
         ("pacfl", {}),
@@ -317,7 +317,7 @@ def test_turned_digits_are_told_apart(seed: int):
         assert (len(result.models), result.metrics["ari"]) == (4, 1.0), (method, options)
 
 
-def test_swapped_labels_are_seen_by_updates_and_not_by_samples():
+def test_updates_detect_swapped_labels_and_samples_do_not():
     data = swapped_digits()
     for options in ({}, {"per_class": True}):
         assert len(coterie.fit(data, "pacfl", **NETWORK, **options).models) == 1, options
@@ -331,7 +331,7 @@ def test_class_by_class_sums_of_angles_see_swapped_labels():
     assert found.metrics["ari"] == 1
 
 
-def test_what_grouping_by_angles_tells_and_costs():
+def test_grouping_by_angles_reports_its_results_and_costs():
     data = coterie.scenario("rotated-digits", clients=24, seed=0)
     metrics = coterie.fit(data, "pacfl", rounds=1).metrics
     told = metrics["grouping"]
@@ -347,8 +347,8 @@ def test_what_grouping_by_angles_tells_and_costs():
 
 
 @pytest.mark.parametrize("angle", ["least", "sum"])
-def test_clients_that_are_alike_are_one_group(angle):
-    """By the tests; with a limit of 7 degrees small clients would be groups of their own."""
+def test_similar_clients_form_one_group(angle):
+    """The tests find the groups; with a limit of 7 degrees, small clients would be separate groups."""
     found = []
     for seed in range(8):
         random = np.random.default_rng(seed)
@@ -371,7 +371,7 @@ def test_a_tree_is_cut_by_hand():
     assert cut_tree(tree, products, noisy, np.ones(4), rate=0.05).labels.tolist() == [0, 0, 1, 1]
 
 
-def test_beta_decides_how_many():
+def test_beta_decides_the_number_of_clusters():
     data = coterie.scenario("rotated-digits", clients=24, seed=0)
     assert [len(coterie.fit(data, "pacfl", rounds=1, beta=beta).models) for beta in (0, 7, 20, 90)] == [24, 4, 2, 1]
 
@@ -380,10 +380,10 @@ def test_beta_decides_how_many():
     ("method", "options", "words"),
     [
         ("pacfl", {"per_class": True}, "per_class needs labels that are classes"),
-        ("pacfl", {"init": "odcl"}, "init means nothing to method pacfl"),
+        ("pacfl", {"init": "odcl"}, "init has no meaning for method pacfl"),
         ("pacfl", {"directions": 0}, "directions must be a whole number at least 1"),
         ("pacfl", {"clusters": 13}, "only 12 clients"),
-        ("ifca", {"init": "pacfl"}, "finds groups and no models"),
+        ("ifca", {"init": "pacfl"}, "finds groups but no models"),
         ("fedgroup", {"clusters": 2, "founders": 1}, "clusters must be between 1 and the 1 points"),
     ],
 )

@@ -53,18 +53,18 @@ def changing(t: int, names: list[str]) -> Reply:
     return answer({n: [CHOICES[t][n]] for n in names})
 
 
-def test_moved_counts_clients_that_changed_and_not_those_seen_first():
+def test_moved_counts_changes_but_not_first_assignments():
     _, done = play(changing, 4)
     assert [r.moved.tolist() for r in done] == [[0], [1], [1], [0]]
 
 
-def test_steady_counts_visits_without_a_change():
+def test_steady_counts_answers_without_a_change():
     _, done = play(changing, 4)
     # c never changes; b changes in round 1; a in round 2
     assert [r.state.steady.tolist() for r in done] == [[0, 0, 0], [1, 0, 1], [0, 1, 2], [1, 2, 3]]
 
 
-def test_a_client_is_steady_only_if_no_lane_changed():
+def test_a_client_is_steady_only_if_no_restart_changed_its_cluster():
     def script(t, names):
         return answer({"a": [0, t % 2], "b": [0, 0], "c": [1, 1]}, restarts=2)
 
@@ -85,10 +85,10 @@ def test_missing_and_rejected_clients_keep_what_is_known_of_them():
     assert done[1].state.choice.flatten().tolist() == [0, 0, 1]
     assert done[1].state.steady.tolist() == [0, 0, 0]
     assert done[1].moved.tolist() == [1]
-    assert done[2].state.steady.tolist() == [1, 0, 1]  # a and c kept their cluster between their visits
+    assert done[2].state.steady.tolist() == [1, 0, 1]  # a and c kept their cluster between their answers
 
 
-def test_a_client_never_heard_of_stays_unknown():
+def test_a_client_that_never_answered_stays_unknown():
     _, done = play(lambda t, names: answer({"b": [1]}), 1)
     assert done[0].state.choice.flatten().tolist() == [UNKNOWN, 1, UNKNOWN]
 
@@ -101,7 +101,7 @@ def test_replies_may_come_in_any_order():
     assert done[0].state.choice.flatten().tolist() == [0, 1, 1]
 
 
-def test_participation_asks_so_many_and_only_they_count_as_missing():
+def test_only_participants_count_as_missing():
     def script(t, names):
         return answer({names[0]: [0]})
 
@@ -111,13 +111,13 @@ def test_participation_asks_so_many_and_only_they_count_as_missing():
         assert round_.missing == (names[1],)
 
 
-# ---- stable clients get their own model only -----------------------------------------------------------------
+# ---- stable clients receive only their own model ---------------------------------------------------------------
 
 
-def test_steady_clients_are_sent_their_own_model_and_all_every_nth_round():
+def test_steady_clients_receive_their_own_model_and_all_models_every_nth_round():
     federation, done = play(changing_forever, 8, replace(TIERS, stable_after=3))
     sent = [None if b.only is None else b.only.flatten().tolist() for _, b, _ in federation.asked]
-    # b keeps cluster 1 from round 0 on: its third visit without a change is round 3, known from round 4 on.
+    # b keeps cluster 1 from round 0 on: its third answer without a change is in round 3, known from round 4 on.
     # a changes every round. c keeps cluster 0. Rounds 0, 3, 6 are refreshed.
     assert sent[:4] == [None, [ALL, ALL, ALL], [ALL, ALL, ALL], None]
     assert sent[4:] == [[ALL, 1, 0], [ALL, 1, 0], None, [ALL, 1, 0]]
@@ -128,7 +128,7 @@ def changing_forever(t: int, names: list[str]) -> Reply:
     return answer({"a": [t % 2], "b": [1], "c": [0]})
 
 
-def test_own_models_are_slots_of_their_lane():
+def test_personal_models_are_slots_of_their_restart():
     def script(t, names):
         return answer({n: [1, 0] for n in names}, restarts=2)
 
@@ -138,7 +138,7 @@ def test_own_models_are_slots_of_their_lane():
     assert only.tolist() == [[1, 2]] * 3  # model 1 of restart 0, model 0 of restart 1
 
 
-def test_assigned_clients_are_told_their_group():
+def test_assigned_clients_receive_their_group():
     tiers = replace(TIERS, assignment=Assigned())
     federation, _ = play(always({"a": 1, "b": 0, "c": 1}), 2, tiers, known([1, 0, 1]))
     assert all(b.only.tolist() == [[1], [0], [1]] for _, b, _ in federation.asked)
@@ -157,7 +157,7 @@ def test_one_restart_is_kept():
     assert kept.round == 1
 
 
-def test_a_fresh_state_knows_nobody():
+def test_a_fresh_state_has_no_assignments():
     state = ServerState.fresh(Clusters({"w": torch.zeros(4, 1)}, 2, 2), 3)
     assert state.round == 0
     assert state.choice.tolist() == [[UNKNOWN] * 2] * 3

@@ -1,4 +1,4 @@
-"""Server optimizers in whole runs against plain loops: also through splits, merges and resumed runs.
+"""Server optimizers in whole runs against plain loops, including splits, merges and resumed runs.
 
 The plain loops follow algorithm 2 of "Adaptive federated optimization" cluster by cluster, in NumPy.
 """
@@ -82,7 +82,7 @@ class PlainServer:
 
     @classmethod
     def merged(cls, servers: list[PlainServer], sizes: list[int]) -> PlainServer:
-        """Moments of a merge: the mean of those of the parents by their numbers of clients."""
+        """Return the moments after a merge: the parents' mean, weighted by their numbers of clients."""
 
         def mean(values: list[Any]) -> Any:
             return sum(size * value for size, value in zip(sizes, values, strict=True)) / sum(sizes)
@@ -94,7 +94,7 @@ class PlainServer:
 
 
 def trained(model: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """By how much local steps on half the mean squared error change a model."""
+    """Return the update of a model by local steps on half the mean squared error."""
     theta = model
     for _ in range(STEPS):
         theta = theta - LR * x.T @ (x @ theta - y) / len(y)
@@ -102,7 +102,7 @@ def trained(model: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def plain_run(data: FederatedDataset, start: list[np.ndarray], name: str, by_samples: bool) -> list[np.ndarray]:
-    """IFCA, or with one model FedAvg; a cluster that nobody chose keeps its model and its moments."""
+    """IFCA, or FedAvg with one model; a cluster that no client chose keeps its model and its moments."""
     models, servers = list(start), [PlainServer(name) for _ in start]
     clients = samples(data)
     for t in range(ROUNDS):
@@ -120,7 +120,7 @@ def plain_run(data: FederatedDataset, start: list[np.ndarray], name: str, by_sam
 
 
 START = [np.array([0.5, 0.2, -0.1, 0.3]), np.array([-0.2, -0.4, 0.1, -0.6]), np.array([40.0, 40.0, 40.0, 40.0])]
-"""Nobody ever chooses the last model."""
+"""Models of which no client ever chooses the last one."""
 
 
 def assert_models(result: Any, expected: list[np.ndarray]) -> None:
@@ -152,7 +152,7 @@ def test_fedavg_is_the_plain_loop(name: str):
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "yogi"])
 def test_optimizers_differ_from_plain_averaging(name: str):
-    """Or the tests above show nothing."""
+    """Otherwise the tests above would show nothing."""
     data = population()
     one, other = plain_run(data, START, name, False), plain_run(data, START, "sgd", False)
     assert max(np.abs(a - b).max() for a, b in zip(one, other, strict=True)) > 1e-3
@@ -203,7 +203,7 @@ def plain_regrouped_run(data: FederatedDataset, start: np.ndarray, name: str) ->
 
         for k in range(len(models)):
             models[k] = servers[k].moved(models[k], mean([i for i in range(len(clients)) if cluster[i] == k]))
-        if t in (1, 2):  # the parts are what their members made of the model; both have the moments of the whole
+        if t in (1, 2):  # the parts are the means of their members' updated models; both have the moments of the whole
             inside = [i for i in range(len(clients)) if cluster[i] == 0]
             parts = [[i for i in inside if first_part(data.clients[i], t) == first] for first in (True, False)]
             models = [*(before[0] + mean(part) for part in parts), *models[1:]]
@@ -254,12 +254,12 @@ def test_moments_are_resumed(name: str, stop_after: int, tmp_path):
     assert resumed.assignments == whole.assignments
 
 
-# ---- which methods take one ------------------------------------------------------------------------------------------
+# ---- methods with a server optimizer ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["ifca", "fedem", "fedsoft", "cfl", "stocfl", "hcfl+"])
 def test_every_registered_server_optimizer_changes_the_result(method: str):
-    """Of methods that exchange sums, rows, models of their own, overall models and shared bodies."""
+    """Methods that exchange sums, rows, personal models, overall models and shared bodies."""
     found = {}
     for name in ("", *ServerOptimizer.members):
         text = {"": None, "sgd": "sgd:momentum=0.9"}.get(name, name)
@@ -284,7 +284,7 @@ def test_a_server_optimizer_that_would_have_no_effect_is_refused(method: str):
 
 
 def plain_local(model: np.ndarray, x: np.ndarray, y: np.ndarray, optimizer: str, lr: float) -> np.ndarray:
-    """Local steps with momentum, or Adam with its correction of the bias; the state is fresh in every round."""
+    """Local steps with momentum, or Adam with bias correction; the optimizer's state is reset in every round."""
     theta, first, second = model, np.zeros_like(model), np.zeros_like(model)
     for step in range(1, STEPS + 1):
         gradient = x.T @ (x @ theta - y) / len(y)

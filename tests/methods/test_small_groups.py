@@ -1,4 +1,4 @@
-"""Groups that are too small to be believed are named, with what to do."""
+"""Groups that are probably too small to be real are named, with what to do."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ def found(*sizes: int) -> list[str]:
 
 def test_a_group_of_one_anchor_among_large_ones():
     assert found(34, 18, 17, 1) == [
-        "the 4 groups have 34 + 18 + 17 + 1 anchors: a group of 1 anchor is probably noise; give clusters=3, "
-        "or ask more"
+        "the 4 groups have 34 + 18 + 17 + 1 anchors: a group of 1 anchor is probably noise; set clusters=3, or ask more"
     ]
-    assert "such small groups are probably noise; give clusters=2" in found(30, 30, 2, 1)[0]
+    assert "such small groups are probably noise; set clusters=2" in found(30, 30, 2, 1)[0]
 
 
 @pytest.mark.parametrize("sizes", [(34, 18, 17), (2, 1, 1), (5, 4, 1), (20, 20, 3), (1,)])
-def test_other_groups_are_not_called_noise(sizes):
+def test_no_other_groups_are_reported_as_noise(sizes):
     assert found(*sizes) == []
 
 
 def outlier(clients: int = 40):
-    """Two groups of lines, and one client with a line far away."""
+    """Two groups of lines, and one client with a distant line."""
     random = np.random.default_rng(0)
     data = {}
     for i in range(clients):
@@ -48,9 +47,9 @@ def outlier(clients: int = 40):
         ("one-shot", {"clustering": "convex", "rounds": 2}, "client"),
     ],
 )
-def test_runs_warn_where_the_data_decides(method, options, member):
+def test_runs_warn_if_the_data_decides_the_number_of_groups(method, options, member):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         coterie.fit(outlier(), method, clusters="auto", **options)
-    words = f"+ 1 {member}s: a group of 1 {member} is probably noise; give clusters=2"
+    words = f"+ 1 {member}s: a group of 1 {member} is probably noise; set clusters=2"
     assert any(words in str(each.message) for each in seen)

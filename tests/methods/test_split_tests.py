@@ -12,7 +12,7 @@ from coterie.client.resample import halves
 from coterie.errors import ConfigError
 from coterie.methods import CFL, HCFL, ICFL, FullBatch, HCFLPlus
 from coterie.tiers import RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, SplitByTest
-from coterie.tiers.split_test import split_test
+from coterie.tiers.split_test import sign_flip_p, split_test
 
 NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -29,7 +29,7 @@ def regressions(seed: int, groups: int, clients: int = 12, samples: int = 24) ->
 
 
 def digits(seed: int, turned: int = 8) -> coterie.FederatedDataset:
-    """Clients with upright digits, and as many as are asked for with digits that are turned by 90 degrees."""
+    """Clients with upright digits, and the given number of clients with digits rotated by 90 degrees."""
     source = coterie.scenario("rotated-digits", clients=32, seed=seed)
     rows = {c: (source.train.x[a:b].numpy(), source.train.y[a:b].numpy()) for c, a, b in _spans(source)}
     upright = [c for c in rows if c.startswith("turn000")]
@@ -43,7 +43,37 @@ def test_figures_of_two_clients_by_hand():
     losses = np.array([[5.0, 4.0], [6.0, 3.0]])
     found = split_test(0, (NOBODY, NOBODY), losses, np.array([10.0, 10.0]), 0.2)
     assert (found.gain, found.error, found.loss) == pytest.approx((2, 1, 5.5))
-    assert found.p == pytest.approx(0.5 - math.atan(2) / math.pi)
+    # both gains are positive, which random signs make with probability 1/4; the smaller of both counts twice
+    assert found.p == pytest.approx(2 * (0.5 - math.atan(2) / math.pi))
+    assert not found.accepted
+    assert split_test(0, (NOBODY, NOBODY), losses, np.array([10.0, 10.0]), 0.3).accepted
+
+
+def test_random_signs_of_three_gains_by_hand():
+    # all three positive: only one of eight signs gives as large a sum
+    assert sign_flip_p(np.array([1.0, 2.0, 3.0])) == pytest.approx(1 / 8)
+    assert sign_flip_p(np.array([1.0, 2.0, -3.0])) == 1.0
+    # two equal gains and a loss of the same size: min over s of cosh(s)^3 exp(-s), where tanh(s) = 1/3:
+    # cosh(s) = 1 / sqrt(1 - 1/9) and exp(-s) = sqrt((1 - 1/3) / (1 + 1/3))
+    bound = (8 / 9) ** -1.5 * math.sqrt(0.5)
+    assert sign_flip_p(np.array([1.0, 1.0, -1.0])) == pytest.approx(bound, rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_is_never_below_the_probability_of_all_signs(seed):
+    random = np.random.default_rng(seed)
+    gains = random.standard_normal(10) * random.lognormal(0, 1, 10) + 0.8
+    signs = 1 - 2 * ((np.arange(1024)[:, None] >> np.arange(10)) & 1)
+    exact = float(np.mean(signs @ np.abs(gains) >= gains.sum() - 1e-12))
+    assert exact <= sign_flip_p(gains) <= max(20 * exact, 0.05) if gains.sum() > 0 else sign_flip_p(gains) == 1
+
+
+def test_a_few_large_clients_do_not_cost_the_test_its_power():
+    # 20 clients, two of which have nearly all samples: the t-test counts about two clients
+    samples = np.array([400.0, 400.0] + [4.0] * 18)
+    losses = np.column_stack([np.full(20, 2.0), np.full(20, 1.0) - np.linspace(0, 0.5, 20)])
+    found = split_test(0, (NOBODY, NOBODY), losses, samples, 1e-4)
+    assert found.p == pytest.approx(2 * 0.5**20)
     assert found.accepted
 
 
@@ -77,7 +107,7 @@ def test_clients_without_groups_are_rarely_split():
     least = []
     for seed in range(120):
         result = coterie.fit(regressions(seed, 1), method, rounds=2, seed=seed, evaluate_every=2)
-        least += [test["value"] for test in result.records[-1].tests]  # none where a part would have one member
+        least += [test["value"] for test in result.records[-1].tests]  # no test if a part would have one member
     assert len(least) > 100
     assert sum(p < 0.05 for p in least) <= 12
 
@@ -90,7 +120,7 @@ def test_groups_are_found_without_a_threshold(method, seed):
     assert result.records[-1]["K"] == 2
 
 
-def test_hcfl_plus_takes_a_network_by_itself_and_finds_groups():
+def test_hcfl_plus_chooses_a_network_and_finds_groups():
     result = coterie.fit(digits(0), "hcfl+", rounds=20, lr=0.3, evaluate_every=20)
     assert result.config["learner"].startswith("mlp")
     assert result.metrics["ari"] == 1.0
@@ -100,20 +130,20 @@ def _spans(data):
     return zip(data.clients, data.train.starts, data.train.stops, strict=True)
 
 
-def test_a_threshold_brings_the_papers_rule():
+def test_a_threshold_enables_the_rule_of_the_paper():
     assert isinstance(CFL().tiers().procedure.steps[0], SplitByTest)
     assert CFL(eps1=0.2).tiers().procedure.steps == (SplitByNorm(0.2, 1.6),)
     assert CFL(eps2=1.0, warmup=3).tiers().procedure.steps == (SplitByNorm(0.4, 1.0, warmup=3),)
     assert ICFL(alpha0=0.85).tiers().procedure.steps == (SplitBySpectrum(0.85),)
     assert HCFLPlus(rho=0.3).tiers().procedure.steps == (RemoveUnclaimed(2), SplitByGap(0.3))
-    with pytest.raises(ConfigError, match="gate is for cuts by norms: give eps1 and eps2 too"):
+    with pytest.raises(ConfigError, match="gate applies to splits by norms only: set eps1 and eps2 too"):
         CFL(gate=0.5).tiers()
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"method": "cfl", "test_every": 2}, "gain by a split"),
+        ({"method": "cfl", "test_every": 2}, "gain of a split"),
         ({"method": "cfl", "eps1": 1e-9, "eps2": 1e9, "warmup": 0}, "mean update"),
         ({"method": "icfl", "alpha0": 0.999}, "alpha"),
         ({"method": "hcfl+", "rho": 1.9, "learner": "mlp:hidden=4"}, "gap"),
@@ -131,17 +161,18 @@ def test_a_run_that_never_split_says_what_came_closest(options, text):
     assert all({"cluster", "statistic", "value", "threshold", "fires"} <= test.keys() for test in tests)
 
 
-def test_trials_are_in_the_bytes():
+def test_bytes_include_trials():
     data = regressions(0, 1)
     options = {"rounds": 2, "local_steps": 1, "evaluate_every": 2}
     plain = coterie.fit(data, CFL(eps1=1e-9), **options)
     tried = coterie.fit(data, CFL(test_every=2), **options)
     assert tried.records[0]["bytes_up"] == plain.records[0]["bytes_up"]
-    # 12 clients send a change of 3 numbers, then the losses of the cluster's model and of their parts by two partings
-    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * (3 + 3)
+    # 12 clients send a change of 3 numbers, twice the losses of both parts' models in two partings, and in the end the
+    # losses of the cluster's model and of their own parts' in two partings
+    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * (3 + 4 + 4 + 3)
 
 
-def test_clients_with_one_sample_take_no_part():
+def test_clients_with_one_sample_do_not_take_part():
     data = regressions(0, 2)
     rows = {c: (data.train.x[a:b].numpy(), data.train.y[a:b].numpy()) for c, a, b in _spans(data)}
     rows["tiny"] = (np.ones((1, 3)), np.ones(1))
@@ -160,6 +191,6 @@ def test_clients_that_have_one_sample_each_are_never_tested():
 @pytest.mark.filterwarnings("ignore::coterie.errors.DivergenceWarning")
 @pytest.mark.parametrize("lr", [1e3, 1e150])
 def test_a_training_that_diverges_ends_as_one_that_diverged(lr):
-    """Losses that are not finite are no evidence; the run says that it diverged, and does not fail in a test."""
+    """Infinite losses are not evidence; the run reports its divergence and does not fail in a test."""
     result = coterie.fit(regressions(0, 2), CFL(test_every=1), rounds=4, lr=lr, local_steps=20)
     assert result.metrics["diverged"]

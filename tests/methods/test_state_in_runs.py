@@ -1,4 +1,4 @@
-"""An array that only a test knows follows the splits, merges and races of real runs; equal restarts are no lottery."""
+"""A custom array follows splits, merges and races of real runs; the choice among equal restarts is deterministic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def play(initialized: Initialized, state: ServerState | None = None):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_array_of_ones_own_follows_every_regroup(method):
+def test_a_custom_array_follows_every_regroup(method):
     initialized = initialized_with(method, **METHODS[method])
     done = play(initialized)
     events = [event for one in done for event in one.events]
@@ -66,7 +66,7 @@ def test_an_array_of_ones_own_follows_every_regroup(method):
     assert all(one == pytest.approx(1, abs=1e-12) or one == 0 for one in sums)
 
 
-def test_an_array_of_ones_own_is_resumed_bit_by_bit(tmp_path):
+def test_a_custom_array_is_resumed_bit_by_bit(tmp_path):
     initialized = initialized_with("cfl", **METHODS["cfl"])
     whole = play(initialized)
     save_checkpoint(tmp_path, whole[2].state)
@@ -90,7 +90,7 @@ def test_the_winner_of_a_race_takes_its_arrays_along():
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-13, -1e-13])
-def test_of_restarts_that_are_equal_but_for_rounding_the_first_wins_in_the_end(noise):
+def test_of_restarts_equal_up_to_rounding_the_first_wins(noise):
     initialized = initialized_with("ifca", clusters=2, restarts=2)
     last = play(initialized)[-1].state
     best = last.clusters.restart(best_restart(last.loss)).params

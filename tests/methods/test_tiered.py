@@ -1,4 +1,4 @@
-"""Mixes of one's own: published methods come out of their members, texts and tables are read, nonsense is refused."""
+"""Custom methods: members reproduce published methods, texts and tables are read, mistakes are refused."""
 
 import tomllib
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from coterie.core.plain import from_plain, from_text, settings_of, to_plain, to_
 from coterie.core.registry import Registered
 from coterie.core.regroup import Regroup
 from coterie.errors import ConfigError
-from coterie.methods import ODCL, Averaging, Tiered
+from coterie.methods import ODCL, AutoInit, Averaging, Tiered
 from coterie.options import options_of
 from coterie.testing.checks import small_federation
 from coterie.tiers import (
@@ -50,15 +50,17 @@ BY_NORM = Tiered(assignment=Assigned(), procedure=(SplitByNorm(10.0, 0.0, warmup
 @pytest.mark.parametrize(
     ("method", "options", "mine", "learner"),
     [
-        ("fedem", {"clusters": 2}, Tiered(assignment=EMMixture(), clusters=2), "logistic"),
-        ("fedrc", {"clusters": 2}, Tiered(objective=Ratio(), clusters=2), "logistic"),
+        ("fedem", {"clusters": 2}, Tiered(assignment=EMMixture(), clusters=2, init=AutoInit()), "logistic"),
+        ("fedrc", {"clusters": 2}, Tiered(objective=Ratio(), clusters=2, init=AutoInit()), "logistic"),
         (
             "fedgmm",
             {"clusters": 2, "gaussians": 3},
-            Tiered(objective=Joint(gaussians=3), clusters=2, averaging=Averaging(over="responsibility")),
+            Tiered(
+                objective=Joint(gaussians=3), clusters=2, averaging=Averaging(over="responsibility"), init=AutoInit()
+            ),
             "logistic",
         ),
-        ("fesem", {"clusters": 2}, Tiered(assignment=NearestParameters(), clusters=2), "logistic"),
+        ("fesem", {"clusters": 2}, Tiered(assignment=NearestParameters(), clusters=2, init=AutoInit()), "logistic"),
         ("fedsoft", {"clusters": 2}, Tiered(assignment=CountShares(), clusters=2), "logistic"),
         (
             "ifca",
@@ -101,8 +103,8 @@ BY_NORM = Tiered(assignment=Assigned(), procedure=(SplitByNorm(10.0, 0.0, warmup
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.filterwarnings("ignore:one-shot")  # nine small clients hardly show their groups
-def test_the_members_of_a_published_method_are_that_method(method, options, mine, learner):
+@pytest.mark.filterwarnings("ignore:one-shot")  # nine small clients rarely show their groups
+def test_members_of_a_published_method_reproduce_it(method, options, mine, learner):
     data = small_federation("logistic", sizes=(12,) * 9)
     published = coterie.fit(data, method, learner=learner, **COMMON, **options)
     tiered = coterie.fit(data, mine, learner=learner, **COMMON)
@@ -115,8 +117,8 @@ def test_the_members_of_a_published_method_are_that_method(method, options, mine
         assert any("events" in record for record in tiered.records), "nothing was split: the test shows little"
 
 
-def test_what_a_soft_split_has_just_made_is_not_removed_in_the_same_round():
-    """Both parts have half of everybody's weight, so nobody ranks one of them behind the other."""
+def test_new_clusters_of_a_soft_split_are_not_removed_in_the_same_round():
+    """Both parts have half of every client's weight, so no client prefers one of them."""
     data = small_federation("mlp", sizes=(20,) * 9)
     mine = Tiered(
         procedure=(SplitByGap(rho=0.01), RemoveUnclaimed()), distance=Prototypes("ascp"), max_clusters=3, **HEADS
@@ -161,7 +163,7 @@ def test_texts_and_tables_mean_the_same_as_typed_values():
     assert Tiered().with_options(MIX.to_options()).tiers() == MIX.tiers()
 
 
-def test_a_run_of_a_mix_is_resumed_and_loaded_by_its_folder(tmp_path):
+def test_a_run_of_a_custom_method_is_resumed_and_loaded_from_its_folder(tmp_path):
     data = small_federation("logistic")
     whole = coterie.fit(data, BY_NORM, learner="logistic", **COMMON)
 
@@ -203,7 +205,7 @@ def test_every_member_survives_its_text_and_its_plain_form(tier, name):
     assert from_plain(TIERS[tier], to_plain(built)) == built
 
 
-def test_the_options_of_a_mix_are_the_families_of_the_tiers():
+def test_the_options_of_tiered_are_the_families_of_the_tiers():
     kinds = {option.name: option.kind for option in options_of(Tiered)}
     for tier, family in TIERS.items():
         assert issubclass(kinds[tier], Registered)
@@ -248,12 +250,12 @@ def test_a_member_of_another_tier_is_refused():
         Tiered(assignment=Ratio())  # type: ignore[arg-type]
 
 
-# ---- members of one's own ------------------------------------------------------------------------------------
+# ---- custom members ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Never(ProcedureStep):
-    """Nothing ever changes."""
+    """A step that never changes the clusters."""
 
     patience: int = 3
 
@@ -268,7 +270,7 @@ def _unregistered():
 
 
 @pytest.mark.usefixtures("_unregistered")
-def test_a_member_of_ones_own_is_known_once_it_is_registered(tmp_path: Path):
+def test_a_custom_member_is_known_once_it_is_registered(tmp_path: Path):
     with pytest.raises(ConfigError, match="unknown procedure step 'never'"):
         Tiered().with_options({"procedure": "never"})
     assert coterie.register("never")(Never) is Never
@@ -282,7 +284,7 @@ def test_a_member_of_ones_own_is_known_once_it_is_registered(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("_unregistered")
-def test_what_is_no_member_is_not_registered():
+def test_other_classes_are_not_registered():
     class Alone:
         pass
 
@@ -290,7 +292,7 @@ def test_what_is_no_member_is_not_registered():
         def server_propose(self, view: View) -> Regroup | None:
             return None
 
-    with pytest.raises(ConfigError, match="Alone belongs to no family that can be extended"):
+    with pytest.raises(ConfigError, match="Alone has no extensible base class"):
         coterie.register("alone")(Alone)
     with pytest.raises(ConfigError, match="Bare must be a dataclass: put @dataclass"):
         coterie.register("bare")(Bare)
@@ -298,7 +300,7 @@ def test_what_is_no_member_is_not_registered():
         coterie.register("split-by-gap")(Never)
 
 
-# ---- nonsense ------------------------------------------------------------------------------------------------
+# ---- mistakes ------------------------------------------------------------------------------------------------
 
 GAP, NORM = "split-by-gap:rho=0.1", "split-by-norm:eps1=1,eps2=0"
 COSINE = {"distance": "update-cosine"}
@@ -309,36 +311,36 @@ COSINE = {"distance": "update-cosine"}
     [
         # features without a common body
         ({"procedure": GAP, "distance": "prototypes"}, "compares features.*set shared=body"),
-        ({"shared": "layer0", "learner": "mlp:hidden=6-5"}, "whole body can be shared and no part of it"),
-        ({"shared": "body", "restarts": 2}, "a shared body can have one start only, but restarts=2"),
-        ({"assignment": "count-shares", "restarts": 2}, "assignment count-shares can have one start only"),
+        ({"shared": "layer0", "learner": "mlp:hidden=6-5"}, "but shared=layer0 is only a part of it"),
+        ({"shared": "body", "restarts": 2}, "a shared body supports one initialisation only, but restarts=2"),
+        ({"assignment": "count-shares", "restarts": 2}, "assignment count-shares supports one initialisation only"),
         (
             {"assignment": "nearest-parameters", "shared": "body", "restarts": 2},
-            "a shared body can have one start only",
+            "a shared body supports one initialisation only",
         ),
         (
             {"assignment": "count-shares", "shared": "layer0", "learner": "mlp:hidden=6-5"},
-            "with assignment count-shares a network's whole body",
+            "assignment count-shares trains heads on the features of a network's whole body",
         ),
-        # clients that choose never see features
+        # clients that choose a cluster never compute features
         (
             {"assignment": "assigned", "procedure": GAP + ",hard=true", "distance": "prototypes"},
             "which clients with assignment assigned do not send",
         ),
-        ({"procedure": GAP}, "split-by-gap parts clients by a distance, but none was chosen: set distance"),
+        ({"procedure": GAP}, "split-by-gap splits clusters by a distance, but none is set: set distance"),
         (
             {"assignment": "assigned", "procedure": GAP, **COSINE},
-            "a client has one cluster: set split-by-gap:hard=true",
+            "every client has exactly one cluster: set split-by-gap:hard=true",
         ),
-        ({"assignment": "lowest-loss", "objective": "ratio"}, "objective ratio counts only in mixtures"),
+        ({"assignment": "lowest-loss", "objective": "ratio"}, "objective ratio needs counts that only mixtures send"),
         (
             {"assignment": "single-cluster", "objective": "ratio", "clusters": 1},
-            "objective ratio counts only in mixtures",
+            "objective ratio needs counts that only mixtures send",
         ),
         ({"assignment": "single-cluster", "procedure": NORM, **COSINE}, "nothing to split or remove"),
         (
             {"assignment": "nearest-parameters", "procedure": GAP, **COSINE},
-            "a client has one cluster: set split-by-gap:hard",
+            "every client has exactly one cluster: set split-by-gap:hard",
         ),
         (
             {"assignment": "softmax-loss:temperature=1", "procedure": NORM, **COSINE},
@@ -348,29 +350,29 @@ COSINE = {"distance": "update-cosine"}
         ({"averaging": "members"}, "use averaging=all or responsibility"),
         (
             {"assignment": "softmax-loss:temperature=1", "shared": "body"},
-            "clients train whole models, which cannot share",
+            "train whole models, which cannot share",
         ),
         (
             {"assignment": "assigned", "procedure": NORM, "shared": "body", **COSINE},
             "cannot be split with assignment assigned",
         ),
-        ({"procedure": "merge-above:tau=0.1", **COSINE}, "need each other"),
-        ({"procedure": GAP, "distance": "anchor-cosine"}, "need each other"),
+        ({"procedure": "merge-above:tau=0.1", **COSINE}, "work only together"),
+        ({"procedure": GAP, "distance": "anchor-cosine"}, "work only together"),
         ({"procedure": "merge-above:tau=0.1", "distance": "anchor-cosine"}, "set assignment=assigned"),
         (
             {"assignment": "assigned", "procedure": f"{NORM} + merge-above:tau=0.1", "distance": "anchor-cosine"},
-            "unite again what another step has parted",
+            "would merge the clusters that another step has split",
         ),
         ({"distance": "principal-angles"}, "use init=pacfl"),
-        ({"procedure": GAP, "restarts": 2, **COSINE}, "but restarts=2: leave it at 1"),
-        ({"assignment": "em-mixture:mu=1.5"}, "em-mixture takes mu of at most 1, got 1.5"),
-        ({"procedure": "split-by-gap:rho=-1", **COSINE}, "split-by-gap takes rho of at least 0, got -1"),
+        ({"procedure": GAP, "restarts": 2, **COSINE}, "with restarts=2 the number of clusters cannot change"),
+        ({"assignment": "em-mixture:mu=1.5"}, "mu of em-mixture must be at most 1, got 1.5"),
+        ({"procedure": "split-by-gap:rho=-1", **COSINE}, "rho of split-by-gap must be at least 0, got -1"),
         ({"assignment": "assigned"}, "set a procedure that splits, or init=odcl"),
-        ({"assignment": "assigned", "procedure": NORM, "clusters": 2, **COSINE}, "all start in one cluster"),
+        ({"assignment": "assigned", "procedure": NORM, "clusters": 2, **COSINE}, "all clients start in one cluster"),
         ({"assignment": "single-cluster", "clusters": 2}, "single-cluster has one cluster, but clusters=2"),
     ],
 )
-def test_a_mix_that_makes_no_sense_is_refused_in_one_sentence(options, message):
+def test_a_composition_that_cannot_work_is_refused_in_one_sentence(options, message):
     with pytest.raises(ConfigError, match=message) as caught:
         coterie.fit(small_federation("mlp"), "tiered", **{"learner": "mlp:hidden=6", "rounds": 1} | options)
     assert "\n" not in str(caught.value)
@@ -379,12 +381,12 @@ def test_a_mix_that_makes_no_sense_is_refused_in_one_sentence(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "ratio"}, "counts classes, but the targets are numbers"),
-        ({"assignment": "personal-em"}, "compares likelihoods of classes, but the targets are numbers"),
-        ({"procedure": GAP, "distance": "prototypes"}, "compares classes, but the targets are numbers"),
+        ({"objective": "ratio"}, "counts classes, but this is a regression"),
+        ({"assignment": "personal-em"}, "compares likelihoods of classes, but this is a regression"),
+        ({"procedure": GAP, "distance": "prototypes"}, "compares classes, but this is a regression"),
     ],
 )
-def test_classes_of_numbers_are_refused(options, message):
+def test_class_comparisons_in_a_regression_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         coterie.fit(small_federation("linear"), "tiered", learner="linear", rounds=1, **options)
 
@@ -398,10 +400,10 @@ def test_registered_methods_go_through_the_same_checks():
     ("options", "message"),
     [
         ({"assignment": "assigned", "procedure": NORM, "participation": 0.5, **COSINE}, "it may split by chance"),
-        ({"procedure": GAP + ",hard=true", **COSINE}, "hard=false halves them"),
-        ({"assignment": "em-mixture:mu=0.95"}, "saturate: take at most 0.9"),
+        ({"procedure": GAP + ",hard=true", **COSINE}, "hard=false halves the weights instead"),
+        ({"assignment": "em-mixture:mu=0.95"}, "saturate: use at most 0.9"),
     ],
 )
-def test_a_mix_that_hardly_makes_sense_is_warned_of(options, message):
+def test_a_doubtful_composition_gives_a_warning(options, message):
     with pytest.warns(UserWarning, match=message):
         coterie.fit(small_federation("mlp"), "tiered", learner="mlp:hidden=6", rounds=1, **options)

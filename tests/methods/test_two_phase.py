@@ -1,4 +1,4 @@
-"""Two phases through the front door: what a user gets, what it says, what is refused."""
+"""Two phases from the user's side: results, messages and mistakes."""
 
 import json
 import warnings
@@ -23,12 +23,12 @@ HARD = {"clients": 150, "samples": "5-60", "dimension": 15, "noise": "0.2", "sep
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_groups_and_models_are_found_without_being_told_how_many(seed):
+def test_groups_and_models_are_found_without_their_number(seed):
     data = coterie.scenario("mixed-regression", seed=seed, **HARD)
     result = coterie.fit(data, "two-phase", clusters="auto", rounds=60, seed=seed)
     assert len(result.models) == 3
     assert result.metrics["ari"] == 1.0
-    # pooled least squares in the true groups is the best one can hope for
+    # pooled least squares in the true groups is a lower bound
     rows = np.repeat(data.truth, data.train.sizes)
     x, y = data.train.x.numpy(), data.train.y.numpy()
     best = [np.linalg.lstsq(x[rows == g], y[rows == g])[0] for g in range(3)]
@@ -36,7 +36,7 @@ def test_groups_and_models_are_found_without_being_told_how_many(seed):
     assert result.metrics["parameter_error"] < 1.2 * floor
 
 
-def test_it_says_what_it_chose_and_what_it_cost():
+def test_the_result_reports_the_choice_and_its_cost():
     data = coterie.scenario("mixed-regression", **HARD)
     result = coterie.fit(data, "two-phase", clusters="auto", rounds=3)
     told = result.metrics["moment_descent"]
@@ -126,7 +126,7 @@ def test_focus_scales_every_learners_gradient(learner, local):
     }
     whole = built.descend(theta, block, local, 0.1)
     half = built.descend(theta, replace(block, focus=torch.full_like(block.y, 0.5, dtype=torch.float64)), local, 0.2)
-    for name in whole:  # half the gradient with twice the step is the same way
+    for name in whole:  # half the gradient with twice the step size is the same update
         torch.testing.assert_close(half[name], whole[name], rtol=1e-9, atol=1e-12)
     mass, rows = torch.ones(len(block.positions), 1, dtype=torch.float64), torch.zeros(len(block.positions), 1).long()
     models = built.start([1], torch.float64)
@@ -138,7 +138,7 @@ def test_focus_scales_every_learners_gradient(learner, local):
 
 
 def least_squares_of(data, result):
-    """The least squares of the pooled samples of each cluster of a result, one after the other."""
+    """Return the least-squares solution of the pooled samples of each cluster of a result."""
     own = np.repeat([client["cluster"] for client in result.clients], data.train.sizes)
     x, y = data.train.x.numpy(), data.train.y.numpy()
     return [np.linalg.lstsq(x[own == k], y[own == k])[0] for k in range(len(result.models))]
@@ -170,7 +170,7 @@ def test_refit_ends_with_the_least_squares_of_each_cluster_and_counts_its_exchan
 
 
 @pytest.mark.parametrize("engine", ["simulated", "sequential"])
-def test_refit_removes_what_local_steps_leave(engine):
+def test_refit_removes_the_error_of_local_steps(engine):
     data = coterie.scenario("mixed-regression", clients=16, samples="3-30", dimension=4, groups=2, test_samples=2)
     start = [{"weight": np.asarray(truth) + 0.3} for truth in data.true_models]
     options = {"clusters": 2, "rounds": 3, "lr": 0.1, "init": start, "engine": engine}
@@ -180,14 +180,14 @@ def test_refit_removes_what_local_steps_leave(engine):
     assert refitted.metrics["loss"] < plain.metrics["loss"]
 
 
-def test_refit_of_ifca_keeps_the_best_start_only_and_clusters_without_members():
+def test_refit_keeps_the_best_restart_and_clusters_without_members():
     data = coterie.scenario("mixed-regression", clients=20, samples="10", dimension=3, groups=2, test_samples=2)
     result = coterie.fit(data, "ifca", clusters=2, restarts=3, rounds=8, refit=True)
     for model, best in zip(result.models, least_squares_of(data, result), strict=True):
         np.testing.assert_allclose(model["weight"], best, rtol=1e-9)
     far = [{"weight": np.zeros(3)}, {"weight": np.full(3, 1e3)}]
     alone = coterie.fit(data, "ifca", clusters=2, init=far, rounds=1, refit=True)
-    assert alone.models[1]["weight"].tolist() == [1e3] * 3  # nobody has chosen it
+    assert alone.models[1]["weight"].tolist() == [1e3] * 3  # no client has chosen it
 
 
 def test_a_run_killed_before_its_last_exchange_ends_as_if_it_had_not_been(tmp_path):
@@ -205,7 +205,7 @@ def test_moment_descent_before_another_method_and_alone():
     data = coterie.scenario("mixed-regression", **HARD)
     coarse = coterie.fit(data, "moment-descent", clusters=3)
     assert coarse.metrics["rounds"] == 0
-    assert coarse.metrics["parameter_error"] < 0.6  # half the separation
+    assert coarse.metrics["parameter_error"] < 0.6  # half of the separation
     result = coterie.fit(data, "ifca", clusters=3, init="moment-descent", rounds=40)
     assert result.metrics["ari"] == 1.0
     assert result.metrics["parameter_error"] < coarse.metrics["parameter_error"]
@@ -227,7 +227,7 @@ def test_a_run_killed_in_phase_two_keeps_what_phase_one_found(tmp_path):
         assert resumed.metrics[name] == whole.metrics[name]
 
 
-def test_anchors_that_show_fewer_groups_are_told():
+def test_fewer_groups_of_anchors_are_reported():
     data = coterie.scenario("mixed-regression", groups=1, clients=80, samples="40", dimension=8, test_samples=5)
     with pytest.warns(UserWarning, match="the anchors show 1 group, not 2"):
         result = coterie.fit(data, "two-phase", clusters=2, rounds=2)
@@ -237,28 +237,28 @@ def test_anchors_that_show_fewer_groups_are_told():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learner": "mlp"}, "for learner linear only, but this run has mlp"),
+        ({"learner": "mlp"}, "supports learner linear only, but this run has mlp"),
         ({"init": "random", "clusters": "auto"}, "clusters=auto needs init=odcl"),
-        ({"restarts": 3}, "restarts=3 needs random starts"),
+        ({"restarts": 3}, "restarts=3 needs random initial models"),
         ({"anchors": 1, "clusters": 3}, "anchors=1 cannot show clusters=3"),
         ({"phase2": "sgd"}, "phase2"),
         ({"refit": True, "learner": "mlp", "init": "random"}, "refit solves least squares, but the learner is mlp"),
-        ({"refit": True, "combine": "median"}, "refit asks for plain sums of the clients' samples, but combine"),
+        ({"refit": True, "combine": "median"}, "refit needs plain sums over the clients' samples, but combine"),
         (
             {"refit": True, "privacy": "central", "privacy_noise": 1.0, "init": "random"},
-            "but privacy hides single clients",
+            "but privacy protects single clients",
         ),
-        ({"refit": True, "poison": "scale"}, "the sums that refit asks for last would be true"),
+        ({"refit": True, "poison": "scale"}, "not the sums that refit asks for at the end"),
         ({"clusters": "many"}, "clusters must be a whole number at least 1, or auto"),
     ],
 )
-def test_mistakes_are_told(options, message):
+def test_mistakes_are_refused(options, message):
     data = coterie.scenario("mixed-regression", **HARD)
     with pytest.raises(ConfigError, match=message):
         coterie.fit(data, "two-phase", **{"clusters": 3, "rounds": 2} | options)
 
 
-def test_another_learner_runs_phase_two_from_a_random_start():
+def test_other_learners_run_phase_two_from_random_models():
     data = coterie.scenario("mixed-regression", clients=12, samples="8", dimension=4, groups=2, test_samples=5)
     for phase2 in ("fedavg", "fedprox"):
         result = coterie.fit(
@@ -318,7 +318,7 @@ def test_learner_counts_its_coefficients():
         assert named["weight"].tolist() == [1, 2]
 
 
-def test_intervals_that_would_take_long_are_left_out_and_it_is_said(monkeypatch):
+def test_expensive_intervals_are_left_out_and_reported(monkeypatch):
     data = coterie.scenario("mixed-regression", clients=12, samples="8", dimension=4, groups=2, test_samples=5)
     result = coterie.fit(data, "ifca", clusters=2, rounds=1)
     assert "regression" in result.with_diagnostics().metrics

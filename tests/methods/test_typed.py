@@ -154,21 +154,21 @@ def test_options_replace_fields_of_a_typed_method():
 
 def test_an_option_that_the_method_does_not_have_is_refused():
     data = small_federation("logistic")
-    with pytest.raises(ConfigError, match="mu means nothing to method ifca"):
+    with pytest.raises(ConfigError, match="mu has no meaning for method ifca"):
         coterie.fit(data, IFCA(), mu=1.0)
     with pytest.raises(ConfigError, match="unknown option of method ifca 'cluster': did you mean 'clusters'"):
         coterie.fit(data, IFCA(), cluster=2)
-    with pytest.raises(ConfigError, match="clusters means nothing to method local"):
+    with pytest.raises(ConfigError, match="clusters has no meaning for method local"):
         coterie.fit(data, Local(), clusters=2)
 
 
 def test_recommendations_for_a_method_do_not_apply_to_a_typed_one():
-    """Its fields say what they are; recommendations for runs, such as the number of rounds, do apply."""
-    data = coterie.scenario("rotated-digits", clients=8)
-    assert {"restarts", "lr", "clusters", "rounds"} <= data.recommended.keys()
+    """Its fields are set; only recommendations for runs, such as the number of rounds, apply."""
+    data = coterie.scenario("mixed-regression", clients=8)
+    assert {"restarts", "lr", "rounds"} <= data.recommended.keys()
     typed, named = prepare(data, IFCA(), None, {}), prepare(data, "ifca", None, {})
     decided = {"init": RandomInit(restarts=5), "race": 5, "race_share": 1.0}
-    assert typed.method == IFCA(local=MiniBatch(batch_size=20, epochs=2), **decided)
+    assert typed.method == IFCA(local=FullBatch(steps=10), **decided)
     assert named.method.init == RandomInit(restarts=data.recommended["restarts"])
     assert typed.rounds == named.rounds == data.recommended["rounds"]
 
@@ -190,7 +190,7 @@ def test_a_typed_method_is_resumed_as_it_was_whatever_the_scenario_recommends(tm
     assert "batch_size" not in resumed.config
 
 
-def test_a_schedule_that_is_given_goes_before_a_recommended_decay():
+def test_a_given_schedule_overrides_a_recommended_decay():
     data = replace(small_federation("logistic"), recommended={"lr_decay": 0.9})
     plan = prepare(data, "fedavg", "logistic", {"schedule": "cosine"})
     assert plan.tiers.local.schedule == Cosine()
@@ -244,8 +244,7 @@ def test_every_method_says_what_it_is(name: str):
 def test_the_help_of_an_option_is_that_of_its_field():
     helps = {each.name: each.help for each in IFCA.options()}
     assert helps["race_share"] == (
-        "share of clients asked in each round of a race; auto: 0.25, or more, so that there are 10 clients for each "
-        "cluster"
+        "share of clients asked in each round of a race; auto: 0.25, or more if needed for 10 clients per cluster"
     )
     assert helps["local_steps"].startswith("number of gradient steps")
     assert helps["rounds"].startswith("number of communication rounds (T); auto: until the training loss settles")
@@ -286,7 +285,7 @@ def test_values_that_do_not_fit_are_refused_by_the_constructor(kind: Any, values
         kind(**values)
 
 
-def test_numbers_of_numpy_become_plain_ones():
+def test_numpy_numbers_become_plain_ones():
     mine = IFCA(clusters=np.int64(3), race_share=np.float32(0.5))
     assert mine == IFCA(clusters=3, race_share=0.5)
     assert type(mine.clusters) is int
@@ -301,7 +300,7 @@ def test_members_may_be_given_as_texts():
 
 
 @pytest.mark.parametrize("method", [IFCA, 3, None, ["ifca"]])
-def test_what_is_no_method_is_refused(method: Any):
+def test_other_values_than_methods_are_refused(method: Any):
     with pytest.raises(ConfigError, match="method must be a name or a value such as"):
         coterie.fit(small_federation("logistic"), method)
 
@@ -315,7 +314,7 @@ def test_a_group_of_another_type_is_refused(field: str, value: Any):
         IFCA(**{field: value})
 
 
-def test_a_method_without_its_parts_is_told_what_to_write():
+def test_a_method_without_its_parts_says_what_to_write():
     with pytest.raises(ConfigError, match=r"Method defines no tiers\(\)"):
         Method().tiers()
     with pytest.raises(ConfigError, match="Method has no initializer"):

@@ -84,7 +84,7 @@ def test_every_condition_names_an_option_and_values_that_it_can_have(name):
 
 
 def alternatives(option: Option) -> list[Any]:
-    """Values by which one part of a method is exchanged for another."""
+    """Return values that exchange one part of a method for another."""
     if option.choices:
         return list(option.choices)
     if issubclass(option.kind, Registered) and not option.several:
@@ -93,7 +93,7 @@ def alternatives(option: Option) -> list[Any]:
 
 
 def other_value(option: Option) -> Any:
-    """A value that differs from the default, or None."""
+    """Return a value that differs from the default, or None."""
     found: list[Any] = []
     if option.choices:
         found = list(option.choices)
@@ -109,8 +109,8 @@ def other_value(option: Option) -> Any:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_option_gets_lost_when_parts_are_exchanged(name):
-    """Where exchanging a part makes a method forget an option, `without_effect` says so.
+def test_no_option_is_lost_when_parts_are_exchanged(name):
+    """If exchanging a part makes a method ignore an option, `without_effect` reports it.
 
     Every exchange of one part (an initializer, an optimizer, a choice) meets every other option. An option is forgotten
     if leaving it out gives the same method although its value is not the default.
@@ -130,7 +130,7 @@ def test_no_option_gets_lost_when_parts_are_exchanged(name):
 
 
 def method_with(kind: type[Method], options: dict[str, Any]) -> Method | None:
-    """The method with these options, or None if it refuses them."""
+    """Return the method with these options, or None if it refuses them."""
     try:
         return from_options(kind, options)
     except ConfigError:

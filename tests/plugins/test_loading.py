@@ -135,7 +135,7 @@ def test_a_broken_plugin_is_named_with_its_error(tmp_path):
 def test_a_plugin_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(coterie.ConfigError, match="there is no plugin file"):
         coterie.load_plugin(tmp_path / "none.py")
-    with pytest.raises(coterie.ConfigError, match="neither a Python file nor a module"):
+    with pytest.raises(coterie.ConfigError, match="neither a Python file nor an importable module"):
         coterie.load_plugin("no_such_module_anywhere")
 
 

@@ -347,7 +347,7 @@ def test_the_report_says_what_the_server_saw_in_a_private_run(tmp_path):
 
 REFUSED = [
     ("fedem", {}, "em-mixture"),
-    ("fesem", {}, "a cluster that follows from the model they trained"),
+    ("fesem", {}, "a cluster that depends on the model they trained"),
     ("fedsoft", {}, "models of their own"),
     ("stocfl", {}, "anchor-cosine"),
     ("odcl", {}, "there is no noise for what its clients send"),
@@ -357,7 +357,7 @@ REFUSED = [
     (CFL(), {}, "tests on halves of the clients' samples send updates and losses without noise"),
     ("fedavg", {"privacy": "central", "client_weight": "samples"}, "client_weight=uniform"),
     ("ifca", {"restarts": 2}, "leave restarts at 1"),
-    ("ifca", {"privacy": "central", "combine": "median"}, "noise hides a client in sums, not in a median"),
+    ("ifca", {"privacy": "central", "combine": "median"}, "noise protects a client in a sum, but not in a median"),
     ("ifca", {"lr": "auto"}, "lr=auto would ask"),
     ("ifca", {"clusters": "auto"}, "clusters=auto would ask"),
     ("ifca", {"init": "odcl"}, "init=odcl would ask"),

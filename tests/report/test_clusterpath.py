@@ -73,7 +73,7 @@ def test_the_picture_of_a_model():
     points[:10] += 9
     model = ConvexClustering().fit(points)
     assert f"{model.n_clusters_} clusters at" in path_picture(model)
-    with pytest.raises(ConfigError, match="names must be 20"):
+    with pytest.raises(ConfigError, match="names must have one entry for each of the 20 points"):
         path_picture(model, ["a"])
     with pytest.raises(ConfigError, match="lam='path'"):
         path_picture(ConvexClustering(0.1).fit(points))

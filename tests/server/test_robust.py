@@ -221,7 +221,7 @@ REFUSED = [
         },
         "fixed",
     ),
-    ("fedem", {"combine": "median"}, "means nothing to method fedem"),
+    ("fedem", {"combine": "median"}, "has no meaning for method fedem"),
 ]
 
 

@@ -16,7 +16,7 @@ CLIENTS = tuple(f"client {i}" for i in range(30))
 
 
 def view_of(clients: tuple[str, ...], round_: int) -> View:
-    """One cluster; the first third of the clients by number sees its only class elsewhere than the others."""
+    """One cluster; the first third of the clients has another feature mean of its only class than the others."""
     number = np.array([int(client.split()[1]) for client in clients])
     angle = torch.from_numpy(np.where(number < 10, 0.0, 1.2) + number / 1000)
     means = torch.stack([angle.cos(), angle.sin()], dim=1)
@@ -50,7 +50,7 @@ def test_compared_members_have_the_distances_they_have_among_all():
             assert abs(between[a, b] - apart[i, j]) < 1e-12
 
 
-def test_who_is_compared_depends_on_the_round_and_on_no_order():
+def test_compared_members_depend_on_the_round_but_not_on_any_order():
     def chosen(clients, round_):
         view = view_of(clients, round_)
         return set(view.ids(view.pairwise(0, 8)[0]))
@@ -64,7 +64,7 @@ def test_few_members_are_all_compared():
     assert view.pairwise(0, 30)[0].tolist() == view.pairwise(0)[0].tolist()
 
 
-def test_a_split_names_those_compared_and_a_hard_one_everybody():
+def test_a_soft_split_names_compared_members_and_a_hard_one_all_members():
     view = view_of(CLIENTS, 0)
     soft = SplitByGap(0.1, most=8).server_propose(view)
     hard = SplitByGap(0.1, hard=True, most=8).server_propose(view)

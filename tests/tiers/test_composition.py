@@ -1,4 +1,4 @@
-"""A composition of tiers refuses mixes that no round can carry out, and its task survives serialisation."""
+"""A composition of tiers refuses combinations that no round can run, and its task survives serialisation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coterie.learners.schedules import ExponentialDecay
 from coterie.server.averaging import Averaging
 from coterie.server.combine import Median
 from coterie.tiers.assignment import Assigned, LowestLoss, SingleCluster
-from coterie.tiers.composition import ROW_BY_ROW, SUMMED, Tiers
+from coterie.tiers.composition import ONLY_SUMMED, SENT_SEPARATELY, Tiers
 from coterie.tiers.distance import Prototypes, UpdateCosine
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Procedure, RemoveUnclaimed, SplitByGap
@@ -26,7 +26,7 @@ HARD = Tiers(assignment=LowestLoss(), K=2, local=FullBatch(steps=3, lr=0.5, sche
 
 
 def test_restarts_of_given_groups_are_refused():
-    with pytest.raises(ConfigError, match="m: restarts=2 has no effect where the groups are given: leave it at 1"):
+    with pytest.raises(ConfigError, match="m: restarts=2 has no effect because the groups are given: leave it at 1"):
         replace(HARD, assignment=Assigned(), restarts=2).check("m")
     replace(HARD, assignment=Assigned()).check("m")
     replace(HARD, restarts=2).check("m")
@@ -51,14 +51,14 @@ def test_training_without_gradient_steps_gives_no_gradient(local):
         replace(HARD, exchange="gradient", local=local).check("m")
 
 
-def test_a_gradient_knows_no_proximal_term():
+def test_a_gradient_has_no_proximal_term():
     with pytest.raises(ConfigError, match="use exchange=model"):
         replace(HARD, exchange="gradient", local=FullBatch(steps=1, prox=0.1)).check("m")
 
 
 @pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), SGD(weight_decay=0.1), Adam()])
-def test_a_gradient_knows_no_local_optimizer(optimizer):
-    with pytest.raises(ConfigError, match=f"without the optimizer {optimizer.name}: use exchange=model"):
+def test_a_gradient_has_no_local_optimizer(optimizer):
+    with pytest.raises(ConfigError, match=f"cannot use optimizer {optimizer.name}: use exchange=model"):
         replace(HARD, exchange="gradient", local=FullBatch(steps=1, optimizer=optimizer)).check("m")
 
 
@@ -79,7 +79,7 @@ def test_settings_survive_json(local, weight):
     assert back == task == expected
 
 
-def test_a_task_names_the_rounds_only_where_samples_are_fresh_in_each():
+def test_a_task_has_the_number_of_rounds_only_with_fresh_samples():
     assert HARD.task(0, 7).resample is None
     assert replace(HARD, resample=True).task(0, 7).resample == 7
 
@@ -114,11 +114,11 @@ def test_the_number_of_clusters_may_change_only_by_a_procedure():
         ({"averaging": Averaging(combine=Median())}, True),
     ],
 )
-def test_every_change_is_sent_by_itself_where_it_is_needed(changes, sent):
+def test_updates_are_sent_separately_if_needed(changes, sent):
     tiers = replace(HARD, **changes)
     assert tiers.sends_each_change == sent
     assert ("change" in tiers.reveals()) == sent
-    assert tiers.seen() == (ROW_BY_ROW if sent else SUMMED)
+    assert tiers.seen() == (SENT_SEPARATELY if sent else ONLY_SUMMED)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_every_change_is_sent_by_itself_where_it_is_needed(changes, sent):
         (Tiers(assignment=SingleCluster(), K=1), False),
     ],
 )
-def test_a_choice_is_sent_where_there_is_one(tiers, sent):
+def test_the_choice_is_sent_if_clients_choose(tiers, sent):
     assert tiers.sends_choice == sent
 
 
-def test_what_was_left_to_the_data_is_filled_in():
+def test_values_that_depend_on_the_data_are_filled_in():
     open_ = replace(HARD, K=None, local=FullBatch(lr="auto"))
     assert open_.decided() == open_
     assert open_.decided(K=4).K == 4

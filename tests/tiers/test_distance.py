@@ -17,7 +17,7 @@ def test_parameters_by_hand():
 
 
 def test_feature_norm_by_hand():
-    """Means (3, 4) and (0, 1), of lengths 5 and 1; the padding of the second does not count."""
+    """Means (3, 4) and (0, 1) have lengths 5 and 1; the padding of the second client does not count."""
     z = torch.tensor([[[2.0, 4], [4, 4]], [[0, 1], [9, 9]]], dtype=torch.float64)
     rows = FeatureNorm().client_summary(z, a_block([[0, 1], [0, 0]], z, sizes=[2, 1]), None)
     assert rows["feature_norm"].flatten().tolist() == pytest.approx([5, 1])
@@ -25,7 +25,7 @@ def test_feature_norm_by_hand():
 
 
 def test_label_histogram_by_hand():
-    """Shares (1/2, 1/2, 0), (1, 0, 0) and (0, 0, 1): half of the first's labels would have to be the second's."""
+    """Shares (1/2, 1/2, 0), (1, 0, 0) and (0, 0, 1): half of the first client's labels would have to change."""
     x = torch.zeros(3, 4, 1, dtype=torch.float64)
     block = a_block([[0, 0, 1, 1], [0, 0, 0, 1], [2, 2, 2, 2]], x, sizes=[4, 3, 4])
     rows = LabelHistogram().client_summary(None, block, 3)
@@ -58,7 +58,7 @@ GAP = {"procedure": "split-by-gap:rho=0.01,hard=true"}
     ],
     ids=["parameters", "feature-norm", "label-histogram", "personal"],
 )
-def test_clusters_are_split_by_them_and_rows_are_declared(learner: str, options: dict[str, str]):
+def test_distances_split_clusters_and_declare_their_rows(learner: str, options: dict[str, str]):
     case = Case("tiered", learner, {"clusters": 1, "max_clusters": 3, **options})
     assert case.run().records[-1]["K"] == 3
     CHECKS["replies"](case)
@@ -67,19 +67,19 @@ def test_clusters_are_split_by_them_and_rows_are_declared(learner: str, options:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"procedure": "split-by-spectrum:alpha0=0.3", "distance": "parameters"}, "split-by-spectrum looks at cosines"),
+        ({"procedure": "split-by-spectrum:alpha0=0.3", "distance": "parameters"}, "split-by-spectrum needs cosines"),
         (
             {"procedure": "split-by-norm:eps1=1,eps2=0,gate=0.1", "distance": "label-histogram"},
-            "the gate of split-by-norm looks at cosines, which distance label-histogram has not",
+            "the gate of split-by-norm needs cosines, but distance label-histogram is not one",
         ),
         ({"procedure": "split-by-gap:rho=0.1", "distance": "feature-norm"}, "set shared=body"),
     ],
 )
-def test_what_they_cannot_do_is_refused(options: dict[str, str], message: str):
+def test_unsuitable_distances_are_refused(options: dict[str, str], message: str):
     with pytest.raises(ConfigError, match=message):
         Case("tiered", "mlp", options).plan()
 
 
-def test_label_shares_of_numbers_are_refused():
-    with pytest.raises(ConfigError, match="compares classes, but the targets are numbers"):
+def test_label_shares_in_a_regression_are_refused():
+    with pytest.raises(ConfigError, match="compares classes, but this is a regression"):
         Case("tiered", "linear", {"procedure": "split-by-gap:rho=0.1", "distance": "label-histogram"}).plan()

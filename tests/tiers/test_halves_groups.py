@@ -1,4 +1,4 @@
-"""Groups that tests on halves of the clients' samples find: how many there are, and who comes later."""
+"""Groups that tests on halves of the clients' samples find: their number, and clients that join later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def halves_of(groups: int, clients: int, noise: float, seed: int) -> tuple[np.nd
     return one, two
 
 
-def test_one_group_is_hardly_ever_divided():
+def test_one_group_is_rarely_divided():
     """At a rate of 0.3 at most 12 of 40 would be; a binomial with that probability exceeds 21 once in 1000 times."""
     divided = sum(count_by_halves(*halves_of(1, 12, 1.0, seed), np.ones(12), rate=0.3).K > 1 for seed in range(40))
     assert divided <= 21
@@ -43,8 +43,8 @@ def test_fewer_clients_than_two_groups_of_two_are_one_group():
     assert count_by_halves(*halves_of(3, 3, 0.01, 0), np.ones(3)).K == 1
 
 
-def test_a_cut_by_hand():
-    """Two pairs at 0 and 10 on a line: the mean of a client's own pair without itself is its fellow.
+def test_a_split_by_hand():
+    """Two pairs at 0 and 10 on a line: the mean of a client's own pair without itself is the other member.
 
     Second halves lie 1 above the first. |b - a|^2 - |b|^2 for the fellow is a^2 - 2 b a: 0 for those at 0, and
     100 - 2 * 11 * 10 = -120 for those at 10. The mean of the three others is 20 / 3 for those at 0, where it is
@@ -97,10 +97,10 @@ def test_a_client_of_one_sample_joins_a_group():
     assert result.assignments["c00"] in (0, 1, 2)
 
 
-def test_an_introduction_is_that_of_each_half():
-    """A linear model without samples of its own: rows are the changes by each half, and the same in any company."""
+def test_an_onboarding_row_contains_both_halves():
+    """A frozen linear model: rows are the updates by each half, and do not depend on other clients."""
     plan = prepare(three_slopes(), "stocfl", None, {"lr": 0.1, "seed": 3})
-    task = plan.tiers.introduction(3)
+    task = plan.tiers.onboarding_task(3)
     assert isinstance(task, IntroduceHalves)
 
     def told(who: list[int]) -> torch.Tensor:
@@ -115,10 +115,10 @@ def test_an_introduction_is_that_of_each_half():
 
 def test_tiered_takes_the_step():
     options = {"assignment": "assigned", "procedure": "group-by-halves", "distance": "anchor-cosine"}
-    one = coterie.fit(three_slopes(), "tiered", rounds=3, lr=0.1, pull=0.5, **options)
+    one = coterie.fit(three_slopes(), "tiered", rounds=3, lr=0.1, pull=0.05, **options)
     two = coterie.fit(three_slopes(), "stocfl", rounds=3, lr=0.1)
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(one.models, two.models, strict=True))
-    with pytest.raises(ConfigError, match="group-by-halves and distance anchor-cosine need each other"):
+    with pytest.raises(ConfigError, match="group-by-halves and distance anchor-cosine work only together"):
         coterie.fit(three_slopes(), "tiered", rounds=1, assignment="assigned", procedure=(GroupByHalves(),))
     assert AnchorCosine().needs == "anchor"
 
@@ -131,7 +131,7 @@ def test_fedgroup_counts_its_groups():
     assert [test["value"] < test["threshold"] for test in told["tests"]].count(True) == 2
 
 
-def test_fedgroup_takes_clients_that_are_alike_for_one_group():
+def test_fedgroup_finds_one_group_of_similar_clients():
     random = np.random.default_rng(5)
     x = random.standard_normal((20, 30, 3))
     clients = {f"c{i}": (own, own.sum(axis=1) + random.standard_normal(30)) for i, own in enumerate(x)}

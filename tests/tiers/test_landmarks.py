@@ -1,4 +1,4 @@
-"""Above a bound groups are made among some clients and the others join: the same groups, whatever the order."""
+"""Above a limit groups are formed among some clients and the others join; the order of clients does not matter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.core.state import ServerState
 from coterie.data.arrays import from_arrays
 from coterie.methods import PACFL
 from coterie.tiers.distance import UpdateCosine
-from coterie.tiers.landmarks import WITNESSES, drawn, with_the_rest
+from coterie.tiers.landmarks import REPRESENTATIVES, assign_to_nearest_part, lowest_keys
 from coterie.tiers.procedure import SplitByGap, SplitByNorm, SplitBySpectrum
 from coterie.tiers.view import View
 from coterie.training.planning import prepare
@@ -29,7 +29,7 @@ CUTS = {
 
 
 def two_ways(order: np.ndarray) -> View:
-    """Clients of even numbers go one way, of odd ones another; they answer in this order."""
+    """Return a view in which clients of even and odd numbers have opposite updates and answer in this order."""
     random = np.random.default_rng(3)
     vectors = np.eye(2, 12)[np.arange(CLIENTS) % 2] + 0.1 * random.standard_normal((CLIENTS, 12))
     ids = tuple(f"c{i}" for i in order)
@@ -42,7 +42,7 @@ def two_ways(order: np.ndarray) -> View:
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_cut_among_some_is_that_among_all_in_any_order(cut: str):
+def test_a_split_of_compared_members_equals_a_split_of_all_in_any_order(cut: str):
     found = set()
     for order in (np.arange(CLIENTS), np.random.default_rng(5).permutation(CLIENTS)):
         for most in (8, CLIENTS, 10 * CLIENTS):
@@ -52,14 +52,14 @@ def test_a_cut_among_some_is_that_among_all_in_any_order(cut: str):
     assert found == {frozenset(ways)}
 
 
-def test_only_some_are_compared_and_others_in_the_next_round():
+def test_only_some_members_are_compared_and_others_in_the_next_round():
     view = two_ways(np.arange(CLIENTS))
     members, apart = view.pairwise(0, 8)
     assert apart.shape == (8, 8)
     assert set(members) <= set(view.members(0))
     assert set(members) == set(view.pairwise(0, 8)[0])
     assert set(members) != set(replace(view, state=replace(view.state, round=31)).pairwise(0, 8)[0])
-    assert drawn(np.array([5, 1, 4, 2], dtype=np.uint64), 2).tolist() == [1, 3]
+    assert lowest_keys(np.array([5, 1, 4, 2], dtype=np.uint64), 2).tolist() == [1, 3]
 
 
 def test_the_rest_join_by_a_plain_loop():
@@ -69,14 +69,14 @@ def test_the_rest_join_by_a_plain_loop():
     parts = [everybody[:40], everybody[40:43], everybody[43:70]]
     expected = [list(part) for part in parts]
     for i in everybody[70:]:
-        means = [np.mean([apart[i, j] for j in part[: WITNESSES // 3]]) for part in parts]
+        means = [np.mean([apart[i, j] for j in part[: REPRESENTATIVES // 3]]) for part in parts]
         expected[int(np.argmin(means))].append(i)
-    found = with_the_rest(parts, everybody, lambda places: apart[np.ix_(places, places)])
+    found = assign_to_nearest_part(parts, everybody, lambda places: apart[np.ix_(places, places)])
     assert [part.tolist() for part in found] == expected
 
 
 def test_subspaces_are_grouped_among_some():
-    """Samples of three groups lie along three axes; 20 founders for each of K, or 12 where the limit decides."""
+    """Samples of three groups lie along three axes; 20 founders for each of K, or 12 if the limit decides."""
     random = np.random.default_rng(0)
     axis = np.repeat(np.eye(3, 8)[np.arange(CLIENTS) % 3][:, None], 6, axis=1)
     x = axis + 0.05 * random.standard_normal((CLIENTS, 6, 8))

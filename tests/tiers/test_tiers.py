@@ -30,17 +30,17 @@ def a_block(y: list[list[int]], x: Tensor | None = None, sizes: list[int] | None
 
 
 def values(arrays: Mapping[str, StateArray]) -> Params:
-    """The tensors of what an objective keeps in the server state."""
+    """Return the tensors that an objective keeps in the server state."""
     return {name: array.value for name, array in arrays.items()}
 
 
-def test_conditional_scores_by_the_likelihood_itself():
+def test_conditional_scores_by_the_likelihood():
     values, block = torch.rand(2, 3, 1, 4), a_block([[0, 0, 0], [0, 0, 0]])
     assert Conditional().client_cost(values, block, None, {}) is values
     assert Conditional().client_counts(values, block, None, 3) == {}
 
 
-def test_the_ratio_takes_away_what_a_cluster_gains_by_its_labels():
+def test_the_ratio_removes_a_cluster_s_advantage_from_its_labels():
     # one client with labels 0, 1, 1 and gamma (1, 0), (0.5, 0.5), (0, 1): counts [[1, 0.5], [0, 1.5]]
     block = a_block([[0, 1, 1]])
     gamma = torch.tensor([[[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]], dtype=torch.float64)[:, :, None]
@@ -62,7 +62,7 @@ def test_the_ratio_takes_away_what_a_cluster_gains_by_its_labels():
     assert (cost[0] - 1).flatten().tolist() == pytest.approx(np.ravel(expected).tolist())
 
 
-def test_a_class_that_a_cluster_never_saw_has_a_floor():
+def test_a_class_without_samples_in_a_cluster_has_a_lower_limit():
     shares = Ratio().server_combine({"labels": torch.tensor([[[[2.0, 0.0]]]])})["label_shares"]
     assert shares[0, 0, 1].item() == pytest.approx(5e-9, rel=1e-5)
 
@@ -87,13 +87,13 @@ def test_a_joint_cluster_is_the_better_the_nearer_a_sample_is_to_its_gaussian():
     assert prior.flatten().tolist() == pytest.approx([0.75, 0.25])
 
 
-def test_gaussians_have_a_floor_and_an_empty_one_is_that_of_all():
+def test_gaussians_have_a_smallest_variance_and_an_empty_one_is_pooled():
     # one sample at 3 alone in a Gaussian: variance 0 becomes 1e-3 of the pooled one, (1 + 25 + 9) / 3 - 3^2 = 8/3
     moments = torch.tensor([[[1.0, 3.0, 9.0], [2.0, 6.0, 26.0], [0.0, 0.0, 0.0]]], dtype=torch.float64)
     common = Joint().server_combine({"moments": moments})
     assert common["means"].flatten().tolist() == pytest.approx([3.0, 3.0, 3.0])
     assert common["variances"].flatten().tolist() == pytest.approx([8 / 3 * 1e-3, 4.0, 8 / 3])
-    # next round nothing belongs to the first one: it keeps what it had
+    # in the next round no sample belongs to the first one: it keeps its moments
     later = {"moments": torch.tensor([[[0.0, 0.0, 0.0], [2.0, 6.0, 26.0], [0.0, 0.0, 0.0]]], dtype=torch.float64)}
     kept = values(Joint().server_keep({"moments": moments}, later, torch.tensor([0]), 1))
     assert kept["moments"].tolist() == moments.tolist()
@@ -114,7 +114,7 @@ def test_gaussians_paired_with_every_model_add_up_to_clusters():
     assert first.isfinite().sum() == 4  # each sample lies in one direction, with both models
 
 
-def test_where_padding_lies_does_not_matter_to_the_first_gaussians():
+def test_the_first_gaussians_do_not_depend_on_padding():
     x = torch.tensor([[[0.0], [4.0], [9.0], [0.0]]], dtype=torch.float64)
     padded = a_block([[0, 0, 0, 0]], x, sizes=[3])
     plain = a_block([[0, 0, 0]], x[:, :3])
@@ -123,7 +123,7 @@ def test_where_padding_lies_does_not_matter_to_the_first_gaussians():
     assert torch.equal(one, joint.client_cost(losses[:, :3], plain, x[:, :3], {}))
 
 
-def test_shares_by_counts_of_the_least_loss():
+def test_shares_by_counts_of_the_lowest_loss():
     # four samples, the last is padding: cluster 0 wins two, cluster 1 one, cluster 2 none and gets 1e-4
     losses = torch.tensor([[[1.0, 2, 3], [1, 2, 3], [3, 1, 2], [3, 2, 1]]], dtype=torch.float64)[:, :, None]
     real = torch.tensor([[True, True, True, False]])
@@ -132,7 +132,7 @@ def test_shares_by_counts_of_the_least_loss():
     assert CountShares().client_share(losses, real, before).flatten().tolist() == pytest.approx(expected)
 
 
-def test_shares_of_a_model_of_ones_own_by_em():
+def test_weights_of_personal_models_by_em():
     # likelihoods 1/2, 1/4 and 1/4, 1/2, weights 1/3 and 2/3: gamma is 1/2, 1/2 and 1/5, 4/5; the third is padding
     losses = -torch.tensor([[[0.5, 0.25], [0.25, 0.5], [1e-9, 1]]], dtype=torch.float64).log()[:, :, None]
     before = torch.tensor([[[1 / 3, 2 / 3]]], dtype=torch.float64)
@@ -164,7 +164,7 @@ def test_without_steps_the_number_of_clusters_is_fixed():
     assert Procedure().steps == ()
 
 
-def test_only_assigned_clients_are_told_and_only_hard_ones_score():
+def test_only_assigned_clients_receive_a_group_and_only_hard_ones_score():
     assert {name: w.assigned for name, w in AssignmentRule.members.items()} == {
         "single-cluster": False,
         "lowest-loss": False,
@@ -191,6 +191,6 @@ def test_soft_weights_by_hand():
     assert nowhere.flatten().tolist() == [0.5, 0.5]
 
 
-def test_members_are_found_under_their_own_name():
+def test_members_are_found_by_their_names():
     for family in (Objective, AssignmentRule, ProcedureStep, Distance):
         assert all(name == member.name for name, member in family.members.items())

@@ -1,4 +1,4 @@
-"""`method="auto"`: the diagnosis chooses the method, once, and the run remembers why."""
+"""`method="auto"`: the diagnosis chooses the method once, and the run stores the reason."""
 
 import tomllib
 from dataclasses import replace
@@ -34,7 +34,7 @@ def diagnoses(monkeypatch):
     return returns
 
 
-def test_the_recommendation_is_followed_and_remembered(data, diagnoses, tmp_path):
+def test_the_recommendation_is_followed_and_stored(data, diagnoses, tmp_path):
     calls = diagnoses(grouped())
     result = coterie.fit(data, "auto", rounds=2, seed=4, out=tmp_path / "run")
     assert calls == [4]
@@ -88,9 +88,9 @@ def test_an_option_that_the_recommended_method_does_not_have_is_refused(data, di
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"cluster": 3}, "did you mean 'clusters'"), ({"privacy": "central"}, "cannot go with differential privacy")],
+    [({"cluster": 3}, "did you mean 'clusters'"), ({"privacy": "central"}, "does not support differential privacy")],
 )
-def test_mistakes_show_before_clients_are_asked(data, diagnoses, options, message):
+def test_mistakes_are_found_before_clients_are_asked(data, diagnoses, options, message):
     calls = diagnoses(grouped())
     with pytest.raises(ConfigError, match=message):
         coterie.fit(data, "auto", **options)
@@ -143,5 +143,5 @@ def test_a_damaged_diagnosis_is_noticed(data, diagnoses, tmp_path):
 
 
 def test_a_comparison_needs_names(data, tmp_path):
-    with pytest.raises(ConfigError, match="method auto is for a single run"):
+    with pytest.raises(ConfigError, match="method=auto works only for a single run"):
         coterie.compare(data, ["auto", "fedavg"], seeds=1, out=tmp_path / "comparison")

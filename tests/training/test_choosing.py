@@ -32,7 +32,7 @@ FEW = {"choose_rounds": 3, "restarts": 2}
 
 
 def lines(slopes, clients: int = 12, samples: int = 20, noise: float = 0.3, seed: int = 0):
-    """Clients with y = slope x + noise, slopes in turn; the truth is told, though nobody may look at it."""
+    """Clients with y = slope x + noise and alternating slopes; the true groups are present but must not be used."""
     random = np.random.default_rng(seed)
     data = {}
     for i in range(clients):
@@ -42,7 +42,7 @@ def lines(slopes, clients: int = 12, samples: int = 20, noise: float = 0.3, seed
 
 
 def classes(turns, clients: int = 12, samples: int = 24):
-    """Clients with two classes, which some of them name the other way round."""
+    """Clients with two classes, which some of them label the other way round."""
     random = np.random.default_rng(1)
     data = {}
     for i in range(clients):
@@ -59,13 +59,13 @@ def data():
 
 @pytest.fixture(scope="module")
 def trials() -> list[tuple[int, int]]:
-    """What the whole run told of its trials."""
+    """The findings of the trial runs in the whole run."""
     return []
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder of the whole run, which tests leave as it is."""
+    """The folder of the whole run, which tests do not change."""
     return tmp_path_factory.mktemp("whole") / "run"
 
 
@@ -77,7 +77,7 @@ def whole(data, trials, folder):
 
 @pytest.fixture(scope="module")
 def by_hand(data):
-    """Every trial of the whole run as a run of its own, on the samples and with the seed that a trial has."""
+    """Every trial of the whole run as a separate run, with the samples and the seed of the trial."""
     alone = replace(data, truth=None)
     options = {**LOCAL, "rounds": 10, "validation": 0.2}
     seeds = [key_for(WHOLE["seed"], Purpose.TRIAL, s) >> 1 for s in (0, 1)]
@@ -215,7 +215,7 @@ def with_a_single_sample(data):
     )
 
 
-def test_a_client_with_one_sample_trains_is_not_judged_and_comes_back_from_the_log(tmp_path, data):
+def test_a_client_with_one_sample_trains_without_a_held_out_loss_also_from_the_log(tmp_path, data):
     """Its losses are no numbers."""
     fewer = with_a_single_sample(data)
     result = coterie.fit(fewer, "ifca", out=tmp_path / "run", **QUICK)
@@ -232,7 +232,7 @@ def test_a_client_with_one_sample_trains_is_not_judged_and_comes_back_from_the_l
 
 
 class StopError(Exception):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 def stop_in_round_three(record):
@@ -240,7 +240,7 @@ def stop_in_round_three(record):
         raise StopError
 
 
-def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch, data, whole):
+def test_a_resumed_run_keeps_the_chosen_number(tmp_path, monkeypatch, data, whole):
     with pytest.raises(StopError):
         coterie.fit(data, "ifca", out=tmp_path / "cut", callbacks=[stop_in_round_three], **WHOLE)
     kept = json.loads((tmp_path / "cut" / "beginning.json").read_text())["chosen"]
@@ -258,7 +258,7 @@ def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch, data, whole)
     assert all((a["weight"] == b["weight"]).all() for a, b in zip(result.models, whole.models, strict=True))
 
 
-def test_an_interrupted_choice_goes_on_with_the_next_trial(tmp_path, monkeypatch, data, whole, folder, trials):
+def test_an_interrupted_choice_continues_with_the_next_trial(tmp_path, monkeypatch, data, whole, folder, trials):
     """Interrupted before the first trial, and again after the fourth."""
     assert trials == [(number, 6) for number in range(7)]
     seen: list[tuple[int, int]] = []
@@ -292,11 +292,11 @@ def test_an_interrupted_choice_goes_on_with_the_next_trial(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("method", "options", "words"),
     [
-        ("fesem", {}, "clusters=auto needs init=odcl.*without them fesem needs a number"),
-        ("ifca", {"init": "near-truth"}, "clusters=auto cannot go with init=near-truth: take init=random"),
+        ("fesem", {"init": "random"}, "clusters=auto needs init=odcl.*without them fesem needs a number"),
+        ("ifca", {"init": "near-truth"}, "clusters=auto does not work with init=near-truth: use init=random"),
         ("ifca", {"max_clusters": 0}, "max_clusters must be a whole number at least 1"),
         ("ifca", {"choose_seeds": 0}, "choose_seeds must be a whole number at least 1"),
-        ("fesem", {"max_clusters": 3, "clusters": 2}, "max_clusters means nothing to method fesem"),
+        ("fesem", {"max_clusters": 3, "clusters": 2}, "max_clusters has no meaning for method fesem"),
     ],
 )
 def test_mistakes(method: str, options, words: str):
@@ -304,8 +304,8 @@ def test_mistakes(method: str, options, words: str):
         prepare(lines((1.0,)), method, None, {"clusters": "auto", **options})
 
 
-def test_clients_with_single_samples_cannot_be_judged():
-    with pytest.raises(ConfigError, match=r"holds out some of each client's samples.*give a number of clusters"):
+def test_clients_with_single_samples_cannot_be_evaluated():
+    with pytest.raises(ConfigError, match=r"holds out some of each client's samples.*set a number of clusters"):
         prepare(lines((1.0,), samples=1), "ifca", None, {"clusters": "auto"})
 
 
@@ -316,17 +316,17 @@ def test_a_gaussian_initializer_is_as_good():
     assert {"learning_rate", "chosen", "beginning_seconds"} <= set(initialized.found)
 
 
-def test_cautions():
-    assert list(choosing._cautions(1, [1.0, 0.2], [1, 2], 2)) == []
-    assert list(choosing._cautions(2, [1.0, 0.95, 0.3], [1, 2, 3], 3)) == []
-    assert "adjusted Rand index 0.30" in next(choosing._cautions(2, [1.0, 0.3, 0.3], [1, 2, 3], 3))
-    assert "of 3 clusters 2.3 were in use" in next(choosing._cautions(3, [1.0] * 4, [1, 2, 7 / 3, 3], 4))
-    assert list(choosing._cautions(2, [None, None], [1, 2], 2)) == [
-        "2 is the largest number that was tried, and more may be better: give a larger max_clusters"
+def test_reasons_against_the_chosen_number():
+    assert list(choosing._warnings_about(1, [1.0, 0.2], [1, 2], 2)) == []
+    assert list(choosing._warnings_about(2, [1.0, 0.95, 0.3], [1, 2, 3], 3)) == []
+    assert "adjusted Rand index 0.30" in next(choosing._warnings_about(2, [1.0, 0.3, 0.3], [1, 2, 3], 3))
+    assert "of 3 clusters only 2.3 had clients" in next(choosing._warnings_about(3, [1.0] * 4, [1, 2, 7 / 3, 3], 4))
+    assert list(choosing._warnings_about(2, [None, None], [1, 2], 2)) == [
+        "2 is the largest number of clusters that was tried, and more may be better: set a larger max_clusters"
     ]
 
 
-def test_spare_clusters_that_nobody_is_in_do_not_count(monkeypatch):
+def test_empty_clusters_do_not_count(monkeypatch):
     """K=2 fits better only because one of its two starts was luckier: all clients are in one cluster."""
     losses = np.stack([np.full((2, 4), 2.0), np.full((2, 4), 1.0)])
     alone = choosing.Trials(losses, np.zeros((2, 2, 4), dtype=np.int64), np.full(4, 20), 10, 0, 0, 0)
@@ -338,8 +338,8 @@ def test_spare_clusters_that_nobody_is_in_do_not_count(monkeypatch):
         assert told["clusters"] == settled.method.clusters == expected
 
 
-def test_a_caution_is_a_warning():
-    with pytest.warns(UserWarning, match=r"clusters=auto: 2 is the largest number that was tried"):
+def test_reasons_against_the_number_become_warnings():
+    with pytest.warns(UserWarning, match=r"clusters=auto: 2 is the largest number of clusters that was tried"):
         coterie.fit(lines((4.0, -4.0)), "ifca", **{**QUICK, "max_clusters": 2})
 
 
@@ -352,7 +352,7 @@ def test_the_answer_in_words():
     assert table_rows(told)[0] == ("1", "0.5000", "least", "–", "1")  # noqa: RUF001
 
 
-def test_no_more_clusters_are_tried_when_two_in_a_row_are_worse():
+def test_no_larger_number_is_tried_after_two_worse_ones():
     seen: list[tuple[int, int]] = []
     plan = prepare(lines((4.0, -4.0)), "ifca", None, {**QUICK, "max_clusters": 9})
     told = initialize_run(plan, on_trial=lambda *at: seen.append(at)).found["chosen"]
@@ -361,10 +361,10 @@ def test_no_more_clusters_are_tried_when_two_in_a_row_are_worse():
     assert told["clusters"] == 2
     assert len(told["table"]) < 9
     losses = [row["loss"] for row in told["table"]]
-    assert len(losses) == 1 + int(np.argmin(losses)) + choosing.BEYOND
+    assert len(losses) == 1 + int(np.argmin(losses)) + choosing.MAX_WORSE_IN_A_ROW
 
 
-def test_a_trial_ends_when_its_loss_has_settled():
+def test_a_trial_ends_when_its_loss_settles():
     told = table_of(lines((4.0, -4.0)), choose_rounds=500)
     assert told["rounds"] == 500
     assert told["exchanges"] < 6 * 100

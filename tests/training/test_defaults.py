@@ -1,4 +1,4 @@
-"""What a run does when nothing is set: learning rate, local training, starts, number of rounds, divergence."""
+"""Defaults of a run: learning rate, local training, restarts, number of rounds, divergence."""
 
 import warnings
 
@@ -32,7 +32,7 @@ def clients(task="linear", scale=(1.0, 1.0, 1.0), count=6, n=30):
 # ---- the learning rate ---------------------------------------------------------------------------------------------
 
 
-def test_the_largest_rate_with_a_loss_near_the_least_is_taken():
+def test_the_largest_rate_with_a_loss_near_the_lowest_is_chosen():
     """From 2.0 the loss falls to 1.0 at best, so up to 1.1 is near it; the last one fell for too few clients."""
     after = np.array([1.9, 1.5, 1.05, 1.0, 1.09, 1.3, 1.0])
     worse = np.array([0.0, 0, 0, 0, 0.1, 0, 0.2])
@@ -101,7 +101,7 @@ def test_a_feature_in_another_scale_is_named():
         coterie.fit(clients(scale=(1, 50.0, 1)), "fedavg", **QUIET)
 
 
-# ---- local training and starts -------------------------------------------------------------------------------------
+# ---- local training and restarts -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_undecided_local_training_takes_no_steps():
         AutoTraining().batch_size_for(3)
 
 
-def test_starts_are_raced_where_there_is_time_for_it():
+def test_restarts_race_if_there_are_enough_rounds():
     def decided(**given):
         method = prepare(clients(count=40), "ifca", "linear", {"clusters": 2, **given}).method
         return method.init.restarts, method.race, method.race_share
@@ -143,7 +143,7 @@ def test_starts_are_raced_where_there_is_time_for_it():
 # ---- the number of rounds ------------------------------------------------------------------------------------------
 
 
-def test_a_loss_settles_when_ten_rounds_bring_less_than_a_hundredth_of_the_fall():
+def test_a_loss_settles_when_ten_rounds_bring_less_than_a_hundredth_of_the_decrease():
     """Losses 1, 1/2, 1/4, ...: the means of rounds 0-9 and 10-19 differ by about 0.2, of 10-19 and 20-29 by 2e-4."""
     watch, ended = Settling(20), []
     for round_ in range(40):

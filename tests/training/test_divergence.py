@@ -52,12 +52,12 @@ def diverged(*arguments, **options):
     [
         ({}, None),
         ({"loss": MARGIN}, None),
-        ({"loss": 1.01 * MARGIN}, "the training loss is 3.03, that of models that have learned nothing is 1"),
+        ({"loss": 1.01 * MARGIN}, "the training loss is 3.03, that of models without training is 1"),
         ({"loss": math.inf}, "the training loss is not finite"),
         ({"loss": math.nan}, "the training loss is not finite"),
         ({"loss": math.inf, "unfit": ("a",)}, "the training loss of 1 client (a) is not finite"),
         ({"unfit": ("a", "b", "c", "d")}, "the training loss of 4 clients (a, b, c, ...) is not finite"),
-        ({"updates_finite": False}, "no client had a finite update any more"),
+        ({"updates_finite": False}, "no client had a finite update"),
         ({"models_finite": False}, "the parameters are not finite"),
         ({"evaluated": WIDE_MARGIN}, None),
         ({"evaluated": 101.0}, "the loss of the models that clients predict with is 101"),
@@ -94,7 +94,7 @@ def test_what_counts_as_diverged(changed, says):
         (1, None, None, True, math.log(2)),
     ],
 )
-def test_what_a_model_that_has_learned_nothing_loses(classes, zero, first, untrained, expected):
+def test_the_loss_of_a_model_without_training(classes, zero, first, untrained, expected):
     assert reference(classes, zero, first, untrained) == expected
 
 
@@ -103,7 +103,7 @@ def test_numbers_that_are_not_finite_become_none_wherever_they_are():
     assert finite_numbers(value) == {"a": [1.0, None, {"b": None}], "c": [1.0, None], "d": [True, None, "x"]}
 
 
-def test_errors_of_arithmetic_become_one_sentence_and_others_pass():
+def test_arithmetic_errors_become_one_sentence_and_others_pass():
     for call in (lambda: 1 / 0, lambda: 10.0**400, lambda: torch.linalg.svd(torch.full((2, 2), torch.nan))):
         with pytest.raises(TrainingError, match="standardise the columns"), overflow_refused():
             call()
@@ -116,11 +116,11 @@ def test_errors_of_arithmetic_become_one_sentence_and_others_pass():
 
 @pytest.mark.parametrize("method", ["local", "fedavg", "ifca", "fedem", "fesem", "fedsoft", "cfl", "stocfl", "pacfl"])
 @pytest.mark.parametrize("rounds", [1, 3, 30])
-def test_one_column_of_sixty_is_told_whatever_the_round(method, rounds):
+def test_one_large_column_diverges_and_is_reported_in_any_round(method, rounds):
     assert diverged(population(column=60.0), method, lr=0.1, rounds=rounds).metrics["diverged"]
 
 
-def test_the_step_size_that_fits_the_data_is_sound():
+def test_a_suitable_step_size_does_not_diverge():
     result = coterie.fit(population(column=60.0), "ifca", clusters=2, lr="auto", rounds=10)
     assert not result.metrics["diverged"]
     assert "why_diverged" not in result.metrics
@@ -130,7 +130,7 @@ def test_the_step_size_that_fits_the_data_is_sound():
 
 @pytest.mark.parametrize("learner", ["logistic", "mlp:hidden=4"])
 @pytest.mark.parametrize("same", [False, True])
-def test_classes_that_are_learned_are_sound_even_if_they_are_all_the_same(learner, same):
+def test_learning_a_single_class_is_not_a_divergence(learner, same):
     random = np.random.default_rng(0)
     clients = {}
     for i in range(4):
@@ -141,14 +141,14 @@ def test_classes_that_are_learned_are_sound_even_if_they_are_all_the_same(learne
 
 
 @pytest.mark.parametrize("target", [0.0, 5.0])
-def test_targets_without_variance_are_sound(target):
+def test_targets_without_variance_are_not_a_divergence(target):
     random = np.random.default_rng(0)
     data = coterie.from_arrays({f"c{i}": (random.standard_normal((9, 2)), np.full(9, target)) for i in range(4)})
     for learner in ("linear", "linear:bias=true"):
         assert not coterie.fit(data, "ifca", clusters=2, learner=learner, rounds=4, lr=0.1).metrics["diverged"]
 
 
-def test_exact_starts_on_data_without_noise_are_sound():
+def test_exact_initial_models_on_data_without_noise_are_not_a_divergence():
     random = np.random.default_rng(0)
     xs = {f"c{i}": random.standard_normal((20, 3)) for i in range(6)}
     data = coterie.from_arrays({c: (x, x @ ([1, 2, 3] if c < "c3" else [-1, 0, 1])) for c, x in xs.items()})
@@ -159,7 +159,7 @@ def test_exact_starts_on_data_without_noise_are_sound():
             assert not coterie.fit(data, method, clusters=2, **options).metrics["diverged"]
 
 
-def test_a_diverged_run_that_was_interrupted_ends_as_the_whole_one(tmp_path):
+def test_an_interrupted_diverged_run_ends_like_an_uninterrupted_one(tmp_path):
     settings = {"clusters": 2, "lr": 1000.0, "rounds": 30, "checkpoint_every": 2}
     whole = diverged(population(), "ifca", out=tmp_path / "whole", **settings)
 
@@ -176,7 +176,7 @@ def test_a_diverged_run_that_was_interrupted_ends_as_the_whole_one(tmp_path):
     assert coterie.load(tmp_path / "killed").metrics == again.metrics
 
 
-def test_the_best_models_before_a_divergence_are_sound():
+def test_the_best_models_before_a_divergence_have_not_diverged():
     """With patience on validation samples the models with the least validation loss are kept, whatever came later."""
     settings = {"lr": 0.06, "local_steps": 1, "rounds": 100, "validation": 0.2, "patience": 99}
     data, start = population(column=6.0, groups=1), [{"weight": np.zeros(3)}]
@@ -195,7 +195,7 @@ def printed(call, *arguments):
     return out.getvalue()
 
 
-def test_terminal_and_report_say_it_first(tmp_path):
+def test_terminal_and_report_start_with_the_divergence(tmp_path):
     result = diverged(population(column=60.0), "ifca", clusters=2, lr=0.1, rounds=5)
     said = result.metrics["why_diverged"]
     assert said.endswith('; lower lr (now 0.1), leave it out (lr="auto" finds it) or standardise the columns')
@@ -225,14 +225,14 @@ def test_a_diverged_method_is_never_the_main_one_and_never_a_baseline(tmp_path):
     assert compare(runs[:2]).main.diverged, "if all have diverged, the page is about one of them"
 
 
-def test_a_sweep_calls_it_failed_and_takes_another():
+def test_a_sweep_marks_a_diverged_cell_as_failed_and_recommends_another():
     found = coterie.sweep(population(), "fedavg", over={"lr": [1e3, 0.1]}, rounds=4)
     assert found.best == {"lr": 0.1}
     assert found.cells[1].failed.startswith("seed 0: the training diverged")
     json.dumps(finite_numbers(found.summary()), allow_nan=False)
 
 
-def test_compare_warns_of_each_run_and_reads_again(tmp_path):
+def test_compare_warns_about_each_run_and_can_be_read_again(tmp_path):
     with pytest.warns(DivergenceWarning) as seen:
         coterie.compare(population(), ["fedavg", "local"], seeds=1, out=tmp_path / "all", lr=1e3, rounds=3)
     assert len(seen) == 2

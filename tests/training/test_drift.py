@@ -16,7 +16,7 @@ def first():
     return result
 
 
-def test_phases_keep_those_who_stay_and_turn_some():
+def test_phases_keep_some_clients_and_move_others():
     before, after = (coterie.scenario("drift", clients=40, phase=phase, seed=3) for phase in (0, 1))
     notes = dict(zip(after.clients, after.client_notes, strict=True))
     assert len(before.clients) == 40
@@ -31,7 +31,7 @@ def test_phases_keep_those_who_stay_and_turn_some():
     assert not np.array_equal(before.train.x[:60], after.train.x[:60]), "samples are fresh in every phase"
 
 
-def test_alarms_name_those_who_turned_and_a_warm_start_moves_them(first, tmp_path):
+def test_alarms_name_drifted_clients_and_a_warm_start_moves_them(first, tmp_path):
     later = coterie.scenario("drift", clients=24, phase=1, change=0.2, seed=1)
     turned = {c for c, note in zip(later.clients, later.client_notes, strict=True) if note == "turned"}
     with pytest.warns(UserWarning, match=f"the group of {len(turned)} of .* clients no longer fits"):
@@ -46,7 +46,7 @@ def test_alarms_name_those_who_turned_and_a_warm_start_moves_them(first, tmp_pat
     assert result.metrics["ari"] == 1
 
 
-def test_nothing_is_said_where_nothing_has_changed(first, recwarn):
+def test_without_drift_there_is_no_alarm(first, recwarn):
     same = coterie.scenario("drift", clients=24, seed=1)
     result = coterie.fit(same, "ifca", init=first, rounds=1, seed=1)
     assert result.metrics["drift"]["alarms"] == []

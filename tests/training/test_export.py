@@ -37,7 +37,7 @@ def small_net():
 
 
 def raw_features(result):
-    """The features before scaling, by hand: numbers as they are, 1 where the level is named."""
+    """Return the features before scaling, by hand: numbers unchanged, 1 for the given level."""
     columns = []
     for name in result.schema.feature_names:
         column, _, level = name.partition("=")
@@ -121,7 +121,7 @@ def test_a_linear_model_is_a_scikit_learn_pipeline(result):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
-def test_an_onnx_model_takes_raw_numbers():
+def test_an_onnx_model_accepts_raw_numbers():
     import onnxruntime
 
     result = trained("grade", "mlp")
@@ -157,7 +157,7 @@ def test_a_result_can_be_pickled_without_its_data():
         joblib_bytes(lambda: None)
 
 
-def test_a_cluster_has_to_be_named_where_there_are_several():
+def test_a_cluster_must_be_named_if_there_are_several():
     result = trained("cost", "linear:bias=true")
     with pytest.raises(InputError, match="the run has 2 models: name a cluster"):
         result.module()
@@ -169,5 +169,5 @@ def test_a_cluster_has_to_be_named_where_there_are_several():
 
 
 def test_only_classes_have_probabilities():
-    with pytest.raises(InputError, match="predicts numbers, which have no probabilities"):
+    with pytest.raises(InputError, match="is a regression, which has no probabilities"):
         trained("cost", "linear").predict_proba(TABLE, cluster=0)

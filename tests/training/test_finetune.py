@@ -1,4 +1,4 @@
-"""A few local steps after the last round: what each client would have if it went on by itself."""
+"""Fine-tuning: a few local steps of each client after the last round."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return shifted / shifted.sum(axis=1, keepdims=True)
 
 
-def test_mini_batches_are_those_of_a_round_that_was_never_trained_in():
+def test_mini_batches_are_those_of_a_later_round():
     result, data = run("fedavg", batch_size=4, finetune=6, lr=0.1), small_federation("linear")
     keys = keys_for_clients(3, Purpose.BATCHES, ROUNDS, hash_ids(data.clients))
     expected = []
@@ -117,7 +117,7 @@ def test_mini_batches_are_those_of_a_round_that_was_never_trained_in():
     ("method", "options"),
     [("fedprox", {"mu": 5.0}), ("two-phase", {"phase2": "fedprox", "init": "random"}), ("odcl", {})],
 )
-def test_steps_are_plain_ones_whatever_the_rounds_did(method: str, options: dict):
+def test_fine_tuning_uses_plain_steps_whatever_the_rounds_used(method: str, options: dict):
     result = run(method, lr=0.05, **options)
     assert tuned(result) == pytest.approx(personal_rmse(result, small_federation("linear"), 3, 0.05), rel=1e-9)
 
@@ -158,7 +158,7 @@ def test_shards_engines_and_the_order_of_clients_do_not_matter(case: Case):
     assert [by_id[row["id"]] for row in expected.clients] == pytest.approx(tuned(expected), rel=1e-9)
 
 
-def test_the_personal_model_stays_with_the_client_and_the_rest_of_the_result_is_as_without():
+def test_fine_tuned_models_stay_with_the_clients_and_change_nothing_else():
     heard: list[tuple[Task, Reply]] = []
     result = Case("ifca", "mlp", {"finetune": 3}).run(federation=partial(_Listening, heard=heard))
     (sent,) = [reply for task, reply in heard if task.name == "finetune"]
@@ -177,25 +177,25 @@ def test_the_personal_model_stays_with_the_client_and_the_rest_of_the_result_is_
 
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize(("learner", "score"), [("linear", None), ("mlp", 0.0)])
-def test_a_client_whose_steps_diverge_is_never_right(learner: str, score: float | None):
+def test_a_client_whose_steps_diverge_has_the_worst_score(learner: str, score: float | None):
     case = Case("fedavg", learner, {"rounds": 1, "local_steps": 1, "lr": 1e200, "server_lr": 1e-200, "finetune": 50})
     result = case.run()
-    assert tuned(result)[2:] == [score] * 7  # clients of one and two samples may be fitted at once
+    assert tuned(result)[2:] == [score] * 7  # clients with one or two samples may be fitted exactly
     assert result.metrics["finetuned_worst_tenth"] == score
 
 
 @pytest.mark.parametrize("method", ["local", "local-erm", "moment-descent"])
-def test_methods_that_are_local_already_or_have_no_steps_refuse_it(method: str):
-    with pytest.raises(ConfigError, match=f"finetune means nothing to method {method}"):
+def test_local_methods_and_methods_without_steps_refuse_fine_tuning(method: str):
+    with pytest.raises(ConfigError, match=f"finetune has no meaning for method {method}"):
         coterie.fit(small_federation("linear"), method, finetune=3)
 
 
-def test_no_steps_are_refused():
+def test_zero_steps_are_refused():
     with pytest.raises(ConfigError, match="finetune must be a whole number at least 1, got 0"):
         coterie.fit(small_federation("linear"), "fedavg", finetune=0)
 
 
-def test_a_sweep_ranks_as_without_and_does_not_sweep_it():
+def test_a_sweep_ranks_as_without_fine_tuning_and_does_not_sweep_it():
     data, lr = small_federation("linear"), [0.3, 0.001, 0.05]
     plain, with_steps = (
         coterie.sweep(data, "fedavg", over={"lr": lr}, rounds=2, validation=0.4, **more)
@@ -228,9 +228,9 @@ def printed(width: int, metrics: dict[str, float]) -> str:
     return text.getvalue()
 
 
-def test_a_comparison_has_the_columns_only_where_asked_for():
+def test_a_comparison_has_the_columns_only_if_requested():
     wide = printed(120, TUNED).splitlines()
-    assert "ARI  finetuned  its worst  rounds" in wide[0]
+    assert "ARI  finetuned  tuned worst  rounds" in wide[0]
     assert wide[2].split()[5:7] == ["75.0", "50.0"]
     assert wide[1].split()[5:7] == [ABSENT] * 2, "local has no such figure"
     assert "finetuned" not in printed(120, {})
@@ -247,7 +247,7 @@ def test_a_narrow_terminal_keeps_the_scores_whole():
     assert "MB up" in printed(80, {})
 
 
-def test_the_run_tells_it_in_a_line():
+def test_the_run_reports_fine_tuning_in_a_line():
     text = StringIO()
     result = run("fedavg", "logistic")
     show.result(Console(file=text, width=100), result)
@@ -257,7 +257,7 @@ def test_the_run_tells_it_in_a_line():
     assert f"{shown}, after 3 local steps of each client" in text.getvalue()
 
 
-def test_the_report_has_it_for_methods_and_clients_only_where_asked_for(tmp_path):
+def test_the_report_has_fine_tuning_only_if_requested(tmp_path):
     pages = []
     for more in ({"finetune": 3}, {}):
         result = Case("fedavg", "logistic", more).run()

@@ -9,7 +9,7 @@ from coterie.training.gains import Gain, paired_gain, samples_needed
 
 
 def gain_of(gaps, counts, share: float = 0.2) -> Gain:
-    """The gain where the second set of models has no loss at all."""
+    """Return the gain if the second set of models has no loss at all."""
     first = np.asarray(gaps, dtype=np.float64)
     return paired_gain(first, np.zeros_like(first), np.asarray(counts, dtype=np.float64), share)
 

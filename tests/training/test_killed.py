@@ -1,4 +1,4 @@
-"""A run that is killed without warning goes on from its folder and ends bit-identical."""
+"""A run that is killed without warning resumes from its folder and ends bit-identically."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PATIENT = [*RUN, "--samples", "1-40", "--local-steps", "1", "--lr", "0.1", "--va
 
 
 def call(*arguments):
-    """The program in this process, where everything is imported already."""
+    """Run the program in this process, where everything is already imported."""
     return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
 
 
@@ -37,13 +37,13 @@ def whole(tmp_path_factory):
 
 
 def run_quietly(*arguments):
-    """The program in a forked process, which prints nothing."""
+    """Run the program in a forked process, which prints nothing."""
     with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
         cli.main(list(map(str, arguments)), standalone_mode=False)
 
 
 def kill_after(folder, rounds, run=RUN):
-    """Start the run and kill it once so many records are there."""
+    """Start the run and kill it after this number of records."""
     child = begun_child(lambda: run_quietly(*run, "--out", folder))
     path = folder / "records.jsonl"
     deadline = time.monotonic() + 120
@@ -58,7 +58,7 @@ def kill_after(folder, rounds, run=RUN):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """The folder of a killed run; tests go on with a copy of it."""
+    """The folder of a killed run; tests resume a copy of it."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     kill_after(folder, 90)
     return folder
@@ -91,7 +91,7 @@ def test_a_killed_run_that_would_have_stopped_early_stops_in_the_same_round(tmp_
     assert coterie.load(cut).metrics["best_rounds"] == stopped.metrics["best_rounds"]
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_message(whole, killed, tmp_path):
+def test_a_damaged_checkpoint_is_skipped_with_a_message(whole, killed, tmp_path):
     folder = shutil.copytree(killed, tmp_path / "run")
     newest = sorted((folder / "checkpoints").glob("*.safetensors"))[-1]
     newest.write_bytes(newest.read_bytes()[:-20])

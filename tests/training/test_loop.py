@@ -14,7 +14,7 @@ from coterie.training.loop import train
 from tests.methods.scripted import IDS, always, answer, fresh, play, run_of
 
 
-def test_training_goes_on_from_the_round_of_its_state():
+def test_training_continues_from_the_round_of_its_state():
     state = replace(fresh(), round=3)
     federation, done = play(always({"a": 0, "b": 0, "c": 0}), 5, state=state)
     assert [b.round for _, b, _ in federation.asked] == [3, 4]
@@ -26,7 +26,7 @@ def test_nothing_is_asked_when_all_rounds_are_done():
     assert (federation.asked, done) == ([], [])
 
 
-def test_a_method_that_does_not_travel_costs_nothing():
+def test_a_method_without_exchanges_costs_nothing():
     _, done = play(always({"a": 0, "b": 0, "c": 0}), 1, method=Local())
     assert (done[0].bytes_up, done[0].bytes_down) == (0, 0)
 
@@ -55,12 +55,12 @@ def test_a_round_without_a_finite_update_is_the_last_one():
     assert all(torch.equal(before[name], after[name]) for name in before), "the models stay"
 
 
-def test_nobody_answering_is_an_error():
-    with pytest.raises(TrainingError, match="round 0: none of the 3 clients asked has replied"):
+def test_a_first_round_without_answers_is_an_error():
+    with pytest.raises(TrainingError, match="round 0: none of the 3 clients that were asked has replied"):
         play(lambda t, names: Reply(()), 1)
 
 
-def test_a_round_that_nobody_answers_is_no_update_and_the_next_one_is_begun():
+def test_a_round_without_answers_changes_nothing_and_the_next_one_starts():
     def script(t, names):
         return Reply(()) if t == 1 else answer({n: [0] for n in names})
 
@@ -79,7 +79,7 @@ def test_three_rounds_without_an_answer_end_the_run():
         return answer({n: [0] for n in names}) if t == 0 else Reply(())
 
     with pytest.raises(
-        TrainingError, match=r"round 3: no usable reply has come for 3 rounds; the models are those of round 0"
+        TrainingError, match=r"round 3: no usable reply in 3 consecutive rounds; the models are those of round 0"
     ):
         play(script, 9)
 

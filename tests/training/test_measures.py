@@ -1,4 +1,4 @@
-"""The table of measures, and measures of one's own in records, terminal, comparison and report."""
+"""The table of measures, and custom measures in records, terminal, comparison and report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(**more):
 
 
 @pytest.mark.parametrize("measure", BUILT_IN, ids=lambda measure: measure.name)
-def test_every_measure_says_what_it_is(measure):
+def test_every_measure_has_a_description(measure):
     assert measure.label
     assert measure.description
     assert not measure.description.endswith(".")
@@ -57,12 +57,12 @@ def test_names_are_unique():
 
 
 def test_every_optional_figure_is_in_the_table():
-    result = run(lr=0.1)  # findings of the initialization are no measures
+    result = run(lr=0.1)  # findings of the initialisation are not measures
     assert {name for record in result.records for name in record.measures} <= MEASURES.keys()
     assert result.metrics.measures.keys() <= MEASURES.keys()
 
 
-def test_a_measure_of_ones_own_is_everywhere(table, tmp_path):
+def test_a_custom_measure_appears_everywhere(table, tmp_path):
     coterie.measure(
         "largest_share", label="largest", description="of the clients {all} are in the largest cluster", unit="share"
     )(largest_share)

@@ -18,7 +18,7 @@ def rows(site, slope, count, seed, labelled=True):
 
 @pytest.fixture(scope="module")
 def result():
-    """Even sites have the slope 2, odd ones -2."""
+    """Return rows in which even sites have the slope 2, odd ones -2."""
     table = pd.concat([rows(f"s{i}", 2 - 4 * (i % 2), 12, i) for i in range(6)])
     data = coterie.from_table(table, client="site", target="y", features="x")
     return coterie.fit(data, "ifca", clusters=2, rounds=100, restarts=3)
@@ -49,7 +49,7 @@ def test_the_order_of_rows_does_not_matter(result):
 
 def test_new_clients_without_labels_are_refused_by_name(result):
     frame = pd.concat([rows(name, 2, 2, 1, labelled=False) for name in ("s1", "new", "newer")])
-    with pytest.raises(InputError, match=r"2 clients were not in the training .* \('new', 'newer'\): give a few"):
+    with pytest.raises(InputError, match=r"2 clients were not in the training .* \('new', 'newer'\): add a few"):
         result.predict_frame(frame, client="site")
     with pytest.raises(InputError, match=r"1 client was not in the training"):
         result.predict_frame(frame[frame["site"] != "new"].drop(columns="y"), client="site")
@@ -95,14 +95,14 @@ def test_missing_clients_and_taken_names_are_refused(result):
     frame = rows("s1", 2, 2, 0)
     with pytest.raises(InputError, match="column 'site' has 1 missing value,"):
         result.predict_frame(frame.assign(site=["s1", None]), client="site")
-    with pytest.raises(InputError, match="have a column 'cluster', too"):
+    with pytest.raises(InputError, match="already have a column 'cluster'"):
         result.predict_frame(frame.assign(cluster=1), client="site", id="cluster")
     arrays = coterie.fit(coterie.from_arrays([(np.eye(2), [0.0, 1.0])] * 2), "fedavg", rounds=1)
     with pytest.raises(InputError, match="the run was not made from a table"):
         arrays.predict_frame(frame, client="site")
 
 
-def test_the_clients_of_a_run_are_a_frame(result):
+def test_the_clients_of_a_run_as_a_data_frame(result):
     frame = result.to_frame()
     assert list(frame.columns)[:6] == ["id", "cluster", "certainty", "samples", "score", "loss"]
     assert dict(zip(frame["id"], frame["cluster"], strict=True)) == result.assignments

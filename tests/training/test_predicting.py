@@ -1,4 +1,4 @@
-"""Predicting for who trained, for somebody new with labelled samples, and for somebody new without."""
+"""Predictions for clients that trained, and for new clients with and without labelled samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def classes_of(result, x: np.ndarray) -> list[np.ndarray]:
-    """The probabilities (n, C) that each model gives."""
+    """Return the probabilities (n, C) of each model."""
     return [softmax(x.reshape(len(x), -1) @ m["weight"].T + m["bias"]) for m in result.models]
 
 
@@ -53,7 +53,7 @@ def samples(data, client: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("method", ["fedem", "fedrc"])
-def test_somebody_new_mixes_the_models_by_em_on_its_support(data, method: str):
+def test_a_new_client_mixes_the_models_by_em_on_its_support(data, method: str):
     result = coterie.fit(data, method, learner="logistic", clusters=2, rounds=8, lr=0.5, local_steps=5)
     (xs, ys), (x, _) = samples(data, 3), samples(data, 5)
     w = em(np.stack([p[np.arange(len(ys)), ys] for p in classes_of(result, xs)], axis=1))
@@ -63,7 +63,7 @@ def test_somebody_new_mixes_the_models_by_em_on_its_support(data, method: str):
     assert result.predict(x, support=(xs, ys)).tolist() == expected.tolist()
 
 
-def test_numbers_are_weighed_by_a_gaussian_of_the_last_rounds_error():
+def test_regressions_are_weighed_by_a_gaussian_with_the_last_error():
     random = np.random.default_rng(0)
     clients = {}
     for i in range(8):
@@ -82,7 +82,7 @@ def test_numbers_are_weighed_by_a_gaussian_of_the_last_rounds_error():
     assert abs(w - by_plain_losses).max() > 0.01, "the variance must matter, or nothing is tested"
 
 
-def test_the_error_that_counts_is_that_of_the_start_that_won_and_of_the_models_that_were_kept(data):
+def test_that_error_belongs_to_the_winning_restart_and_the_kept_models(data):
     result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, restarts=3, lr=0.2)
     assert result._usual_loss == result.records[-1]["start_losses"][result.metrics["start"]]
     earlier = replace(result, metrics=result.metrics | {"best_rounds": 2})
@@ -90,9 +90,9 @@ def test_the_error_that_counts_is_that_of_the_start_that_won_and_of_the_models_t
     assert replace(result, records=[])._usual_loss == float("inf")
 
 
-@pytest.mark.filterwarnings("ignore:one-shot")  # these clients are too small for solutions of their own
+@pytest.mark.filterwarnings("ignore:one-shot")  # these clients are too small for reliable solutions
 @pytest.mark.parametrize("method", ["ifca", "fesem", "one-shot", "oracle"])
-def test_somebody_new_takes_the_model_of_least_loss_with_hard_clusters(data, method: str):
+def test_a_new_client_takes_the_model_of_lowest_loss_with_hard_clusters(data, method: str):
     own = {} if method == "oracle" else {"clusters": 2}
     result = coterie.fit(data, method, learner="logistic", rounds=3, **own)
     (xs, ys), (x, _) = samples(data, 3), samples(data, 5)
@@ -113,14 +113,14 @@ def test_one_model_needs_no_labels(data):
     assert alone.predict(x).tolist() == classes_of(alone, x)[0].argmax(axis=1).tolist()
 
 
-def test_a_loaded_run_places_somebody_new_as_before(data, tmp_path):
+def test_a_loaded_run_assigns_new_clients_as_before(data, tmp_path):
     result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.5)
     again = coterie.load(result.save(tmp_path / "run"))
     x, y = samples(data, 3)
     assert again.weigh(x, y).tolist() == result.weigh(x, y).tolist()
 
 
-def test_many_samples_go_through_in_parts(data):
+def test_many_samples_are_predicted_in_parts(data):
     result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=2)
     random = np.random.default_rng(0)
     n = 2 * CHUNK + 7
@@ -141,35 +141,35 @@ def test_a_model_that_is_not_finite_is_never_the_best(data):
 @pytest.mark.parametrize(
     ("method", "ask", "message"),
     [
-        ("ifca", lambda r, x, y: r.predict(x), "ifca needs a few labelled samples to place a new client"),
-        ("fedem", lambda r, x, y: r.predict(x), "fedem needs a few labelled samples to place a new client"),
+        ("ifca", lambda r, x, y: r.predict(x), "ifca needs a few labelled samples to assign a new client"),
+        ("fedem", lambda r, x, y: r.predict(x), "fedem needs a few labelled samples to assign a new client"),
         (
             "local",
             lambda r, x, y: r.predict(x),
-            "local gives every client a model of its own, so a new client has none",
+            "local gives every client a personal model, so a new client has none",
         ),
-        ("local", lambda r, x, y: r.predict(x, support=(x, y)), "local gives every client a model of its own"),
-        ("local", lambda r, x, y: r.weigh(x, y), "local gives every client a model of its own"),
+        ("local", lambda r, x, y: r.predict(x, support=(x, y)), "local gives every client a personal model"),
+        ("local", lambda r, x, y: r.weigh(x, y), "local gives every client a personal model"),
         ("ifca", lambda r, x, y: r.predict(x, client="site-1", support=(x, y)), "exclude each other"),
         ("ifca", lambda r, x, y: r.predict(x, client="site-1", cluster=0), "exclude each other"),
-        ("ifca", lambda r, x, y: r.predict(x, client="site1"), r"not in the training \(near names: site-"),
+        ("ifca", lambda r, x, y: r.predict(x, client="site1"), r"not in the training data \(near names: site-"),
         ("ifca", lambda r, x, y: r.predict(x, cluster=1.5), "cluster must be 0 to 1, got 1.5"),
         ("ifca", lambda r, x, y: r.predict(x, support=x), r"support must be a pair \(x, y\)"),
         ("ifca", lambda r, x, y: r.predict(x, support=(x, y[:-1])), "samples but labels of shape"),
         ("ifca", lambda r, x, y: r.predict(x, support=(x, y + 5)), "labels must be whole numbers from 0 to 2"),
         ("ifca", lambda r, x, y: r.predict(x, support=(x, y + 0.5)), "labels must be whole numbers from 0 to 2"),
-        ("ifca", lambda r, x, y: r.predict(x * np.nan, cluster=0), "samples hold NaN or infinite values"),
+        ("ifca", lambda r, x, y: r.predict(x * np.nan, cluster=0), "samples contain NaN or infinite values"),
         ("ifca", lambda r, x, y: r.predict(x.astype(str), cluster=0), "samples must be numbers"),
     ],
 )
-def test_wrong_questions_are_answered_with_what_to_do(data, method, ask, message):
+def test_wrong_calls_are_answered_with_what_to_do(data, method, ask, message):
     own = {} if method == "local" else {"clusters": 2}
     result = coterie.fit(data, method, learner="logistic", rounds=1, **own)
     with pytest.raises(InputError, match=message):
         ask(result, *samples(data, 5))
 
 
-def test_methods_say_how_somebody_new_is_placed():
+def test_methods_declare_how_new_clients_are_assigned():
     assert {name for name, method in Method.members.items() if method().placing == "mixture"} >= {"fedem", "fedrc"}
     assert {Method.members[name]().placing for name in ("ifca", "fesem", "odcl", "one-shot", "oracle")} == {
         "least-loss"
@@ -244,14 +244,16 @@ def test_raw_rows_are_scaled_as_in_training_and_arrays_are_refused(tmp_path):
         result.assign(unlabelled)
 
 
-def test_texts_that_were_classes_are_predicted_as_texts():
+def test_text_classes_are_predicted_as_texts():
     table = pupils(600, 0, verdict=True)
     result, new = trained_on(table), of_school(pupils(600, 1, verdict=True), "s4")
     said = result.predict(new, client="s4")
     assert set(said) == {"high", "low"}
     assert np.mean(said == np.array(new["score"])) > 0.85
     assert result.assign(new) == result.assignments["s4"]
-    with pytest.raises(InputError, match="labels holds 'none', which the run has no class for: it knows 'high', 'low'"):
+    with pytest.raises(
+        InputError, match="labels holds 'none', which is not a class of this run: use the classes 'high', 'low'"
+    ):
         result.assign(new, ["none"] * len(new["score"]))
 
 

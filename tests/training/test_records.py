@@ -1,4 +1,4 @@
-"""Records as typed values, as mappings and as JSON; diagnostics that are computed when they are asked for."""
+"""Records as typed values, as mappings and as JSON; diagnostics that are computed on demand."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_required_and_optional_figures_are_read_alike():
     assert len(record) == len(dict(record)) == len(list(record.items()))
 
 
-def test_empty_remarks_are_no_entries():
+def test_empty_notes_are_not_entries():
     assert not {"stopped", "notes", "events"} & RoundRecord(round=0).keys()
     assert RoundRecord(round=0, stopped="patience")["stopped"] == "patience"
     assert "why_diverged" not in Metrics()
 
 
-def test_json_goes_out_and_in():
+def test_records_survive_json():
     record = RoundRecord(round=1, loss=None, missing=["a"], notes=[{"reason": "late"}], measures={"sizes": [3, 4]})
     again = RoundRecord.from_json(json.loads(json.dumps(record.to_json())))
     assert again == record

@@ -1,4 +1,4 @@
-"""A run that ends before its last round: by patience, by its caller, and after a kill in between."""
+"""Runs that end before their last round: by patience, by their caller, and after a kill in between."""
 
 import json
 from dataclasses import replace
@@ -58,21 +58,21 @@ def watched(values, patience, first=0):
         ([0, 0, 0], 2, 2, 0),
     ],
 )
-def test_a_watch_stops_after_so_many_figures_without_improvement(values, patience, stop, best):
+def test_a_watch_stops_after_several_figures_without_improvement(values, patience, stop, best):
     assert watched(values, patience) == (stop, best)
     assert plain_stop(values, patience) == (stop, best)
 
 
-def test_figures_that_are_not_finite_are_no_improvement():
+def test_infinite_figures_are_not_an_improvement():
     assert watched([None, 1, None, None], 2) == (3, 1)
     assert watched([None, None], 2) == (1, None)
 
 
-def test_rounds_before_the_first_that_counts_are_not_seen():
+def test_rounds_before_the_first_one_do_not_count():
     assert watched([0.1, 0.1, 0.1, 3, 2, 2, 2], 2, first=3) == (6, 4)
 
 
-def test_a_record_without_the_figure_is_passed_over():
+def test_a_record_without_the_figure_is_skipped():
     watch = Watch("validation_loss", 2)
     for t, record in enumerate([{"validation_loss": 1.0}, {}, {}, {"validation_loss": 1.0}, {}]):
         watch.see({"round": t, **record})
@@ -84,7 +84,7 @@ def test_a_record_without_the_figure_is_passed_over():
 # ---- patience on the training loss ---------------------------------------------------------------------------
 
 
-def test_patience_stops_where_the_training_loss_of_a_long_run_stands_still():
+def test_patience_stops_when_the_training_loss_of_a_long_run_stands_still():
     long = coterie.fit(population(), "ifca", init=START, rounds=200, **COMMON)
     stop, _ = plain_stop([record["loss"] for record in long.records], 3)
     assert 3 < stop < 199, "the data of the test must make it stop"
@@ -144,7 +144,7 @@ def test_with_validation_a_run_trains_on_the_rest_and_scores_the_part_held_out()
     assert result.metrics["evaluated_on"] == "validation samples"
 
 
-def test_test_data_is_scored_beside_validation_and_changes_nothing_else():
+def test_test_data_is_scored_besides_validation_and_changes_nothing_else():
     data = coterie.scenario("mixed-regression", clients=9, dimension=3)
     other = replace(data, test=replace(data.test, y=-5 * data.test.y))
     options = {"validation": 0.25, "patience": 2, "rounds": 40, "restarts": 2}
@@ -168,7 +168,7 @@ def test_a_client_with_a_single_sample_trains_and_has_no_score(tmp_path):
 
 
 @pytest.mark.parametrize("participation", [0.13, 0.5])
-def test_rounds_in_which_nobody_known_has_validation_samples_have_no_figure(participation):
+def test_rounds_without_validation_samples_have_no_figure(participation):
     """With one client asked at a time the first ones may be those with a single sample."""
     data = population(sizes=(1, 1, 1, 1, 1, 1, 1, 9))
     result = coterie.fit(data, "fedavg", learner="linear", rounds=12, validation=0.3, participation=participation)
@@ -210,7 +210,7 @@ def test_with_validation_the_models_of_the_best_round_are_kept(tmp_path):
     assert words in page
 
 
-def test_evaluations_are_counted_where_not_every_round_is_evaluated():
+def test_patience_counts_evaluations_if_not_every_round_is_evaluated():
     long = coterie.fit(overfitting(), "local", evaluate_every=3, **OVERFIT)
     stop, best = plain_stop([record.get("validation_loss") for record in long.records], 2)
     short = coterie.fit(overfitting(), "local", evaluate_every=3, patience=2, **OVERFIT)
@@ -222,7 +222,7 @@ def test_evaluations_are_counted_where_not_every_round_is_evaluated():
 
 
 class KilledError(Exception):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 def kill_in(round_):
@@ -255,7 +255,7 @@ def test_interrupted_anywhere_a_run_stops_in_the_same_round_with_the_same_models
             assert np.array_equal(a["weight"], b["weight"])
 
 
-def test_a_run_killed_between_its_last_record_and_its_result_does_not_go_on(tmp_path):
+def test_a_run_killed_between_its_last_record_and_its_result_does_not_continue(tmp_path):
     settings = OVERFIT | {"patience": 4, "checkpoint_every": 50, "out": tmp_path / "run"}
     whole = coterie.fit(overfitting(), "local", **settings)
     for name in ("result.json", "models.safetensors"):

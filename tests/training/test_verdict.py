@@ -44,7 +44,7 @@ def test_one_model_is_as_good_only_with_a_bound():
     assert verdict.warning is None
 
 
-def test_a_difference_that_is_not_significant_is_no_equality():
+def test_a_difference_that_is_not_significant_does_not_mean_equality():
     """Losses of 4554 against 2013 whose difference is not significant: nobody can tell."""
     random = np.random.default_rng(0)
     noise = 9000 * random.standard_normal((2, 3, 12))
@@ -105,22 +105,22 @@ def test_a_single_client_cannot_tell():
     assert "only one client" in verdict.sentence
 
 
-def test_nothing_else_was_tried():
+def test_no_other_number_was_tried():
     assert judge(data_of(np.ones((1, 2, 3)))).verdict == OneModel(None)
 
 
-def test_a_number_that_diverges_is_never_taken():
+def test_a_number_that_diverges_is_never_chosen():
     losses = np.ones((3, 2, 4))
     losses[0, 1, 2] = np.inf
     found = judge(data_of(losses))
     assert found.verdict == Cluster(2, None)
     assert found.behind[0] == np.inf
     assert np.isnan(found.error[0])
-    with pytest.raises(TrainingError, match="held-out loss is infinite: lower lr"):
+    with pytest.raises(TrainingError, match="held-out loss is infinite in all trial runs: lower lr"):
         judge(data_of(np.full((2, 2, 3), np.inf)))
 
 
 @pytest.mark.parametrize("means", [(2.0, 1.0), (1.0, 1.0), (1.0, 0.9)])
-def test_a_verdict_is_plain_and_back(means):
+def test_a_verdict_survives_its_plain_form(means):
     verdict = judge(data_of(noisy(means, 1.0, clients=8))).verdict
     assert from_plain(Verdict, to_plain(verdict)) == verdict

@@ -1,4 +1,4 @@
-"""Losses of assigned models on the half of a client's samples that did not train them."""
+"""Losses of assigned models on one half of a client's samples."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from coterie.core.task import Task
 @register("half-losses")
 @dataclass(frozen=True)
 class HalfLosses(Task):
-    """Row `losses` (L,): the mean loss of each of L assigned models on the second half of the client's samples.
+    """Row `losses` (L,): the mean loss of each of L assigned models on one half of the client's samples.
 
     The halves are those of `HalfUpdate` in the same round.
     """
 
     seed: int
+    on_trained: bool = False
+    """Whether to use the first half, which trains the models, instead of the second half, which tests them."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         assert broadcast.only is not None, "every client is sent the models that it compares"
         learner, clusters, count = clients.learner, broadcast.clusters, broadcast.only.shape[1]
-        _, shard = halves(clients.train, self.seed, broadcast.round)
+        trained, held_out = halves(clients.train, self.seed, broadcast.round)
+        shard = trained if self.on_trained else held_out
         losses = torch.zeros(len(shard), count, dtype=torch.float64)
         for block in cut(shard, shard.hashes, count * row_bytes(clusters.params)):  # nothing is drawn
             places = torch.from_numpy(block.positions)

@@ -32,8 +32,8 @@ class Introduce(Task):
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         learner, shard = clients.learner, clients.train
-        anchor = learner.start([key_for(self.seed, Purpose.INTRODUCTION)], shard.x.dtype)
-        keys = keys_for_clients(self.seed, Purpose.INTRODUCTION, 0, shard.hashes)
+        anchor = learner.start([key_for(self.seed, Purpose.ONBOARDING)], shard.x.dtype)
+        keys = keys_for_clients(self.seed, Purpose.ONBOARDING, 0, shard.hashes)
         rows = torch.zeros(len(shard), row_bytes(anchor) // shard.x.element_size(), dtype=shard.x.dtype)
         for block in cut(shard, keys, row_bytes(anchor)):
             count = len(block.positions)

@@ -41,7 +41,7 @@ class IntroduceHalves(Task):
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         shard = clients.train
-        anchor = clients.learner.start([key_for(self.seed, Purpose.INTRODUCTION)], shard.x.dtype)
+        anchor = clients.learner.start([key_for(self.seed, Purpose.ONBOARDING)], shard.x.dtype)
         width = row_bytes(anchor) // shard.x.element_size()
         length = min(width, SKETCH)
         rows = torch.zeros(len(shard), 2, length, dtype=shard.x.dtype)
@@ -54,7 +54,7 @@ class IntroduceHalves(Task):
 
     def _changes(self, learner: Learner, shard: Shard, anchor: Params, broadcast: Broadcast, width: int) -> Tensor:
         """Return what the samples of each client of a shard make of the frozen model, folded, (m, W)."""
-        keys = keys_for_clients(self.seed, Purpose.INTRODUCTION, 0, shard.hashes)
+        keys = keys_for_clients(self.seed, Purpose.ONBOARDING, 0, shard.hashes)
         rows = torch.zeros(len(shard), width, dtype=shard.x.dtype)
         for block in cut(shard, keys, row_bytes(anchor)):
             count = len(block.positions)
@@ -73,7 +73,7 @@ def folded(rows: Tensor, seed: int) -> Tensor:
     width = rows.shape[1]
     if width <= SKETCH:
         return rows
-    random = generator(key_for(seed, Purpose.INTRODUCTION, 1))
+    random = generator(key_for(seed, Purpose.ONBOARDING, 1))
     places = torch.from_numpy(random.integers(0, SKETCH, width))
     signs = torch.from_numpy(random.choice([-1.0, 1.0], width)).to(rows)
     return rows.new_zeros(len(rows), SKETCH).index_add_(1, places, rows * signs)

@@ -10,8 +10,6 @@ from coterie.data.scenarios.rotated_images import QUARTERS, Upright, rotated
 
 TRAIN = 1440
 RECOMMENDED = {"clusters": 4, "learner": "mlp:hidden=64", "rounds": 40, "local_steps": 10, "lr": 0.5}
-RECOMMENDED |= {"restarts": 5, "race": 5}
-"""A single random start finds the four rotations in about half of the cases, a raced one in all that were tried."""
 
 
 def rotated_digits(*, clients: int = 60, seed: int = 0) -> FederatedDataset:

@@ -1,4 +1,4 @@
-"""Tier 2: how clients are assigned to clusters, and what they do in a round; importing it registers all members."""
+"""Tier 2: how clients are assigned to clusters, and what they compute in a round. Importing it registers them."""
 
 from coterie.tiers.assignment.assigned import Assigned
 from coterie.tiers.assignment.base import AssignmentRule, best

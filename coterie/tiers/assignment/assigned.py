@@ -1,4 +1,4 @@
-"""Clients whose cluster the server decides."""
+"""Assignment by the server."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from coterie.tiers.assignment.base import AssignmentRule
 @register("assigned")
 @dataclass(frozen=True)
 class Assigned(AssignmentRule):
-    """The server gives each client its cluster and sends it no other model."""
+    """The server assigns each client to a cluster and sends it no other model."""
 
     assigned: ClassVar[bool] = True
-    cluster_row: ClassVar[str] = "which cluster the server assigned it to"
+    cluster_row: ClassVar[str] = "the cluster that the server assigned it to"
 
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
         train_given(work, places, block)

@@ -1,4 +1,4 @@
-"""Clients whose samples belong to all clusters in part. (FedEM, FedGMM, FedRC)"""
+"""Mixture assignment: the samples of a client belong to all clusters in part. (FedEM, FedGMM, FedRC)"""
 
 from __future__ import annotations
 
@@ -27,56 +27,56 @@ from coterie.server.aggregate import RoundReplies, changes_of_all
 from coterie.tiers.assignment.base import AssignmentRule, best
 
 LEAST = 1e-12
-"""Smallest weight inside the logarithm, so that a weight that has become zero can grow again."""
+"""Smallest weight inside the logarithm, so that a weight that became zero can grow again."""
 
 
 @dataclass(frozen=True)
 class Responsibilities:
-    """How far each component explains each sample of a block's clients."""
+    """Responsibilities of the components for the samples of a block's clients."""
 
     gamma: Tensor
     """(B, n, R, P) responsibilities of the components."""
     by_client: Tensor
-    """(B, n, R, P) the same under the client's weights alone; their mean are its new weights."""
+    """(B, n, R, P) responsibilities under the client's weights alone; their mean is the client's new weights."""
     shares: Tensor
-    """(B, n, R, K) gamma by cluster."""
+    """(B, n, R, K) gamma summed by cluster."""
     likelihood: Tensor
     """(B, n, R) log-likelihood of each sample under the client's mixture."""
     penalty: Tensor | None
-    """(B, R) mean of (1 - mu) / mu KL(w, w_j) over a client's samples, by the weights that it kept; None if mu is 0."""
+    """(B, R) mean of (1 - mu) / mu KL(w, w_j) over a client's samples, with its previous weights; None if mu is 0."""
     seen: Tensor | None
-    """What the objective looks at besides the labels."""
+    """Input of the objective besides the labels."""
 
 
 @register("em-mixture")
 @dataclass(frozen=True)
 class EMMixture(AssignmentRule):
-    """Each sample belongs to every cluster in part: gamma_jk proportional to w_k L_k(x_j, y_j); w_k is its mean.
+    """Each sample belongs to every cluster in part: gamma_jk is proportional to w_k L_k(x_j, y_j); w_k is its mean.
 
-    The client keeps w from round to round. It trains every model, with gamma on each sample's loss. (FedEM)
-    With mu every sample keeps weights of its own, w_j = mu gamma_j + (1 - mu) w, which take the place of w in gamma; w
-    itself goes by what gamma would be without them. (HCFL+)
+    The client keeps w from round to round. It trains every model, with each sample's loss weighted by gamma. (FedEM)
+    With mu > 0 every sample has its own weights w_j = mu gamma_j + (1 - mu) w, which replace w in gamma; w itself is
+    computed as if they did not exist. (HCFL+)
     """
 
     mu: float = 0.0
-    """mu-tilde: 0, all of a client's samples share its weights; 1, every sample has its own."""
+    """mu-tilde: with 0, all samples of a client share its weights; with 1, every sample has its own."""
     keeps: ClassVar[bool] = True
     member_of_one: ClassVar[bool] = False
     mixture: ClassVar[bool] = True
     trains_heads: ClassVar[bool] = True
-    cluster_row: ClassVar[str] = "which cluster weighs most for it"
-    not_private: ClassVar[str] = "changes of all models with what each counts"
+    cluster_row: ClassVar[str] = "the cluster with its largest weight"
+    not_private: ClassVar[str] = "weighted updates of all models"
 
     def client_reveals(self, settings: RoundSettings) -> dict[str, str]:
         rows = super().client_reveals(settings)
         if not settings.send_each:
             return rows
-        return rows | {"change": "how it changed the clusters' models", "weights": "what each cluster counts for it"}
+        return rows | {"change": "the updates of the clusters' models", "weights": "its weight of each cluster"}
 
     def client_respond(self, cost: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return responsibilities gamma (B, n, R, P) and the log-likelihood of each sample, (B, n, R).
 
-        gamma sums to one over P. Where no cluster explains a sample at all, all do equally.
+        gamma sums to one over P; it is uniform if no cluster explains a sample at all.
 
         Args:
             cost: -log L, (B, n, R, P).
@@ -89,7 +89,7 @@ class EMMixture(AssignmentRule):
         return gamma, likelihood[..., 0]
 
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
-        """Find the responsibilities of the models received, train every model, and keep the new weights."""
+        """Compute the responsibilities under the received models, train every model, and keep the new weights."""
         if work.broadcast.clusters.shared:
             self._train_heads(work, places, block)
         else:
@@ -115,7 +115,7 @@ class EMMixture(AssignmentRule):
         self._finish(work, places, block, found, features_under(work, block, best(own)[:, 0]))
 
     def _train_heads(self, work: ClientRound, places: Positions, block: Block) -> None:
-        """Train all heads, and the shared body with them; one restart only."""
+        """Train all heads together with the shared body; one restart only."""
         clusters, shared = work.broadcast.clusters, evaluate_heads(work, places, block)
         found = self._respond(work, places, block, shared.losses)
         own = block.mean(found.shares)
@@ -128,10 +128,10 @@ class EMMixture(AssignmentRule):
         self._finish(work, places, block, found, shared.z)
 
     def _respond(self, work: ClientRound, places: Positions, block: Block, losses: Tensor) -> Responsibilities:
-        """Return the responsibilities of every sample, from losses (B, n, R, K) and the weights that clients kept."""
+        """Return the responsibilities of every sample, from losses (B, n, R, K) and the clients' kept weights."""
         objective, broadcast = work.settings.objective, work.broadcast
         z = objective.client_see(work.learner, block)
-        usual = broadcast.common["loss"][:, None]  # of each restart, in the round before
+        usual = broadcast.common["loss"][:, None]  # loss of each restart in the previous round
         cost = objective.client_cost(deviance(work.learner, losses, usual), block, z, broadcast.common)
         before = kept_weights(work.kept, places, broadcast, (cost.shape[2], cost.shape[3])).to(cost)
         by_client, likelihood = self.client_respond(cost, before[:, None])
@@ -156,7 +156,7 @@ class EMMixture(AssignmentRule):
     def _finish(
         self, work: ClientRound, places: Positions, block: Block, found: Responsibilities, features: Tensor | None
     ) -> None:
-        """Send the counts and the weights, and keep the weights; features (B, n, d) if there is a body."""
+        """Send counts and weights, and keep the weights; features (B, n, d) if there is a body."""
         objective, builder = work.settings.objective, work.builder
         real = found.gamma if block.mask is None else found.gamma * block.mask[..., None, None]
         builder.count(places, objective.client_counts(real, block, found.seen, work.learner.classes))
@@ -198,7 +198,7 @@ def _weighted_loss(block: Block, found: Responsibilities, losses: Tensor) -> Ten
 def _send_heads(
     work: ClientRound, places: Positions, block: Block, loss: Tensor, own: Tensor, body: Params, heads: Heads
 ) -> None:
-    """Add the changes of the body and of all heads to the reply; those of the heads as rows where the server asks so.
+    """Add the updates of the body and of all heads to the reply; those of the heads as rows if the server needs them.
 
     own (B, K): weights of the clusters; body {name: (B, ...)}; loss (B, 1).
     """

@@ -1,4 +1,4 @@
-"""Clients that choose a cluster by their losses under all models, and train its model. (IFCA)"""
+"""Assignment by loss: a client chooses a cluster by its losses under all models and trains its model. (IFCA)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coterie.tiers.assignment.base import AssignmentRule, best
 
 
 class Choosing(AssignmentRule):
-    """Base of rules by which a client chooses one cluster for all of its samples, or a share of each."""
+    """Base class of rules by which a client chooses one cluster for all its samples, or a weight for each cluster."""
 
     @abstractmethod
     def client_choose(self, scores: Tensor) -> Tensor:
@@ -29,20 +29,20 @@ class Choosing(AssignmentRule):
     def client_weigh(self, scores: Tensor) -> Tensor | None:
         """Return the weight of each cluster for each client, (B, R, K), which sums to one over K.
 
-        None, the default: only the chosen cluster counts.
+        By default it returns None: only the chosen cluster counts.
         """
         return None
 
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
-        """Choose a cluster in each restart, and train its model."""
+        """Choose a cluster in each restart and train its model."""
         settings, clusters = work.settings, work.broadcast.clusters
         stepped = settings.work.full_batch_steps is None and settings.privacy is None
-        if clusters.K == 1 and (stepped or settings.adds_noise):  # nothing to choose, and the loss comes with the steps
+        if clusters.K == 1 and (stepped or settings.adds_noise):  # no choice to make, and training computes the loss
             only = torch.arange(clusters.restarts).repeat(len(places), 1)
             assignment = given_assignment(work.learner, clusters, only, block, scored=settings.send_each)
         else:
             assignment = self._choose(work, places, scored)
-        # the memo belongs to the samples that were scored
+        # the memo is valid only for the samples that were scored
         work.train(places, block, assignment, assignment.memo if scored is block else None)
         work.summarise(places, block)
 
@@ -66,7 +66,7 @@ class Choosing(AssignmentRule):
 
 
 def _randomised(work: ClientRound, places: Positions, chosen: Tensor) -> Tensor:
-    """Return the clusters (B, 1) that clients report and train: any may be wrong, so that none is certain."""
+    """Return the clusters (B, 1) that clients report and train, randomised for privacy."""
     privacy = work.settings.privacy
     assert privacy is not None
     assert privacy.choice is not None
@@ -99,19 +99,21 @@ class LowestLoss(Choosing):
 @register("softmax-loss")
 @dataclass(frozen=True)
 class SoftmaxLoss(Choosing):
-    """lambda_k proportional to exp(score_k / temperature): the mean loss plus that times the negative entropy is least.
+    """Weights lambda_k proportional to exp(score_k / temperature), which minimise the mean loss plus an entropy term.
 
-    A client trains every model, with lambda_k on its loss. As the temperature falls this becomes `lowest-loss`.
+    The term is the negative entropy of lambda times the temperature. A client trains every model, with its loss
+    weighted by lambda_k. As the temperature goes to 0, this becomes `lowest-loss`.
     """
 
     temperature: float
+    """Temperature of the softmax; the lower it is, the more the best cluster dominates."""
     member_of_one: ClassVar[bool] = False
-    not_private: ClassVar[str] = "changes of all models with what each counts"
+    not_private: ClassVar[str] = "weighted updates of all models"
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return best(scores)
 
     def client_weigh(self, scores: Tensor) -> Tensor | None:
         known = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
-        lost = (known == -torch.inf).all(dim=2, keepdim=True)  # fits nowhere: no cluster is any better
+        lost = (known == -torch.inf).all(dim=2, keepdim=True)  # no finite score: all clusters are equal
         return torch.softmax(torch.where(lost, 0.0, known) / self.temperature, dim=2)

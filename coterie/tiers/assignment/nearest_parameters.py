@@ -1,4 +1,4 @@
-"""Clients that train the model of their cluster and then move to the nearest one. (FeSEM)"""
+"""Assignment by parameters: a client trains its cluster's model and then joins the cluster of the nearest. (FeSEM)"""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from coterie.tiers.assignment.base import AssignmentRule, best
 @register("nearest-parameters")
 @dataclass(frozen=True)
 class NearestParameters(AssignmentRule):
-    """A client trains the model of its cluster, then joins the cluster whose model is nearest to its trained one.
+    """A client trains its cluster's model, then joins the cluster whose model is nearest to the trained one.
 
-    It keeps its cluster from round to round; in the first round it is the one of lowest loss. (FeSEM)
+    It keeps its cluster from round to round; in the first round it joins the cluster with the lowest loss. (FeSEM)
     """
 
     keeps: ClassVar[bool] = True
     trains_heads: ClassVar[bool] = True
-    cluster_row: ClassVar[str] = "which cluster it is in"
-    not_private: ClassVar[str] = "a cluster that follows from the model they trained"
+    cluster_row: ClassVar[str] = "the cluster it is in"
+    not_private: ClassVar[str] = "a cluster that depends on the model they trained"
 
     def client_first(self, losses: Tensor) -> Tensor:
         """Return the first cluster of each client, (B, R), from mean losses (B, R, K); ties go to the lowest index."""
@@ -43,7 +43,7 @@ class NearestParameters(AssignmentRule):
         return best(-squared)
 
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
-        """Train the model of the own cluster, join the nearest one, and count as its member."""
+        """Train the model of the client's cluster and join the nearest cluster."""
         if work.broadcast.clusters.shared:
             self._train_head(work, places, block)
         else:
@@ -60,7 +60,7 @@ class NearestParameters(AssignmentRule):
         work.summarise(places, block, features_under(work, block, before[:, 0]))
 
     def _train_head(self, work: ClientRound, places: Positions, block: Block) -> None:
-        """Train the head of the own cluster, and the shared body with it; one restart only."""
+        """Train the head of the client's cluster together with the shared body; one restart only."""
         clusters, shared = work.broadcast.clusters, evaluate_heads(work, places, block)
         losses = block.mean(shared.losses)
         before = self._slot_before(work, places, losses)
@@ -73,21 +73,21 @@ class NearestParameters(AssignmentRule):
         work.summarise(places, block, shared.z)
 
     def _slot_before(self, work: ClientRound, places: Positions, losses: Tensor) -> Tensor:
-        """Return the slot (B, R) that each client trains: of its kept cluster, or by its mean losses (B, R, K)."""
+        """Return the slot (B, R) that each client trains: its kept cluster, or the best by mean losses (B, R, K)."""
         return work.first + kept_clusters(work.kept, places, work.broadcast, losses.cpu(), self.client_first)
 
     def _join(
         self, work: ClientRound, places: Positions, block: Block, loss: Tensor, trained: Params, body: Params
     ) -> None:
-        """Join the cluster whose parameters are nearest to the trained ones, and count as its member.
+        """Join the cluster whose parameters are nearest to the trained ones, and count as one of its members.
 
         Args:
             work: The round of the whole group.
             places: Positions of the block's clients in the group, (B,).
-            block: Samples that they trained on.
+            block: Samples that the clients trained on.
             loss: Mean loss of each client under the model that it trained, (B, R).
             trained: Trained parameters {name: (B, R, ...)}.
-            body: Change of the shared body, {name: (B, ...)}; empty where nothing is shared.
+            body: Update of the shared body, {name: (B, ...)}; empty if nothing is shared.
         """
         clusters = work.broadcast.clusters
         after = work.first + self.client_nearest(squared_distances(trained, clusters)).cpu()

@@ -1,4 +1,4 @@
-"""Clients that train a model of their own, pulled to their mixture of the clusters' models. (FedSoft)"""
+"""Personal models: each client trains its own model, pulled towards a mixture of the clusters' models. (FedSoft)"""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from coterie.tiers.assignment.em_mixture import EMMixture
 
 
 class PersonalModels(AssignmentRule):
-    """Base of rules by which a client has a model of its own, near its mixture of the clusters' models.
+    """Base class of rules by which a client has a personal model near its mixture of the clusters' models.
 
-    The client sends its model and its weights of the clusters; a cluster's model is the mean of those models.
+    The client sends its model and its cluster weights; a cluster's model is the weighted mean of these models.
     """
 
     keeps: ClassVar[bool] = True
     member_of_one: ClassVar[bool] = False
     personal: ClassVar[bool] = True
     trains_heads: ClassVar[bool] = True
-    cluster_row: ClassVar[str] = "which cluster weighs most for it"
-    not_private: ClassVar[str] = "models of their own"
+    cluster_row: ClassVar[str] = "the cluster with its largest weight"
+    not_private: ClassVar[str] = "personal models"
 
     def client_reveals(self, settings: RoundSettings) -> dict[str, str]:
         return {
             "cluster": self.cluster_row,
-            "weights": "what part of its samples each cluster explains best",
-            "model": "its own model",
+            "weights": "the share of its samples that each cluster explains best",
+            "model": "its personal model",
         }
 
     @property
@@ -60,13 +60,13 @@ class PersonalModels(AssignmentRule):
         """Return the weight of each cluster for each client, (B, R, K), which sums to one over K.
 
         Args:
-            losses: Loss of the samples under the models received, (B, n, R, K).
+            losses: Losses of the samples under the received models, (B, n, R, K).
             real: (B, n) False for padding.
-            before: Weights that the client kept, (B, R, K), equal ones at first.
+            before: The client's kept weights, (B, R, K); equal weights at first.
         """
 
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
-        """Train the own model, pulled to the mixture by the client's weights; send and keep both."""
+        """Train the personal model, pulled towards the mixture of the client's weights; send and keep both."""
         if work.broadcast.clusters.shared:
             self._train_head(work, places, block)
         else:
@@ -86,7 +86,7 @@ class PersonalModels(AssignmentRule):
         work.summarise(places, block)
 
     def _train_head(self, work: ClientRound, places: Positions, block: Block) -> None:
-        """Train a head of the client's own, and the shared body with it; one restart only."""
+        """Train a personal head together with the shared body; one restart only."""
         clusters, shared = work.broadcast.clusters, evaluate_heads(work, places, block)
         shares = self._shares(work, places, block, lambda: shared.losses)
         centre = mixed_models(clusters, shares)
@@ -100,9 +100,9 @@ class PersonalModels(AssignmentRule):
         work.summarise(places, block, shared.z)
 
     def _shares(self, work: ClientRound, places: Positions, block: Block, losses: Callable[[], Tensor]) -> Tensor:
-        """Return the weights (B, R, K): new ones every few rounds and in a client's first round, else the kept ones.
+        """Return the weights (B, R, K): recomputed every few rounds and in a client's first round, otherwise kept.
 
-        losses: returns the loss of the samples under all models received, (B, n, R, K); called only where needed.
+        `losses` returns the losses of the samples under all received models, (B, n, R, K); it is called only if needed.
         """
         clusters = work.broadcast.clusters
         before = kept_weights(work.kept, places, work.broadcast, (clusters.restarts, clusters.K)).to(block.x)
@@ -122,7 +122,7 @@ class PersonalModels(AssignmentRule):
         return Expected(rows={"model": models, "weights": expected_weights(clusters)})
 
     def server_changes(self, replies: RoundReplies) -> Changes:
-        """Return how far the clients' models are from every cluster's, as if they had changed each of them."""
+        """Return the differences of the clients' models and every cluster's model, in the form of updates."""
         models = replies.reply.rows["model"]  # (a, 1, P)
         return changes_of_all(replies, models - flat(replies.clusters.params).to(models))
 
@@ -133,23 +133,23 @@ class PersonalModels(AssignmentRule):
 @register("count-shares")
 @dataclass(frozen=True)
 class CountShares(PersonalModels):
-    """u_k is the share of a client's samples that cluster k's model explains best; it is counted every few rounds.
+    """u_k is the share of a client's samples that cluster k's model explains best; it is recounted every few rounds.
 
-    The client trains a model of its own, pulled to the mixture of the clusters' models by u; a cluster's model is the
-    mean of those models by u. (FedSoft)
+    The client trains a personal model, pulled towards the mixture of the clusters' models with weights u. A cluster's
+    model is the mean of the personal models, weighted by u. (FedSoft)
     """
 
     every: int = 1
-    """tau: number of rounds from one count to the next."""
+    """tau: number of rounds between two counts."""
     least: float = 1e-4
-    """sigma: share of a cluster that explains no sample best, before shares are made to sum to one."""
+    """sigma: share of a cluster that explains no sample best, before the shares are normalised."""
 
     @property
     def rounds_between(self) -> int:
         return self.every
 
     def client_share(self, losses: Tensor, real: Tensor, before: Tensor) -> Tensor:
-        """Return u (B, R, K), whatever it was before."""
+        """Return u (B, R, K); it does not depend on earlier weights."""
         first = losses.nan_to_num(nan=torch.inf).argmin(dim=3)
         won = torch.nn.functional.one_hot(first, losses.shape[3]).to(losses) * real[..., None, None].to(losses)
         shares = won.sum(dim=1) / real.sum(dim=1).to(losses)[:, None, None]
@@ -160,18 +160,20 @@ class CountShares(PersonalModels):
 @register("personal-em")
 @dataclass(frozen=True)
 class PersonalEM(PersonalModels):
-    """w_k is the mean responsibility of cluster k for a client's samples, as in `em-mixture`; otherwise the client does
-    as in `count-shares`: it trains one model of its own, pulled to the mixture by w. (HCFL+ with FedSoft)"""
+    """w_k is the mean responsibility of cluster k for a client's samples, as in `em-mixture`. (HCFL+ with FedSoft)
+
+    As in `count-shares`, the client trains one personal model, pulled towards the mixture with weights w.
+    """
 
     def client_share(self, losses: Tensor, real: Tensor, before: Tensor) -> Tensor:
-        """Return w (B, R, K): one step of EM from the weights before."""
+        """Return w (B, R, K): one step of EM from the kept weights."""
         gamma, _ = EMMixture().client_respond(losses, before[:, None])
         counted = torch.where(real[..., None, None], gamma, 0)
         return counted.sum(dim=1) / real.sum(dim=1).to(losses)[:, None, None]
 
 
 def _mean_losses(work: ClientRound, own: Params, block: Block) -> Tensor:
-    """Return the mean losses (B, R) of the models {name: (B, R, ...)} that the clients start from."""
+    """Return the mean losses (B, R) of the models {name: (B, R, ...)} from which the clients start."""
     columns = [
         work.learner.losses({name: p[:, r] for name, p in own.items()}, block.x, block.y)
         for r in range(work.broadcast.clusters.restarts)
@@ -182,9 +184,9 @@ def _mean_losses(work: ClientRound, own: Params, block: Block) -> Tensor:
 def _send(
     work: ClientRound, places: Positions, block: Block, shares: Tensor, loss: Tensor, trained: Params, body: Params
 ) -> None:
-    """Add the own models {name: (B, R, ...)} and the weights to the reply as rows, and keep them; loss (B, R).
+    """Add the personal models {name: (B, R, ...)} and the weights to the reply as rows, and keep them; loss (B, R).
 
-    body: change of the shared body, {name: (B, ...)}; empty where nothing is shared.
+    `body` is the update of the shared body, {name: (B, ...)}; empty if nothing is shared.
     """
     clusters = work.broadcast.clusters
     assignment = Assignment(torch.arange(clusters.restarts * clusters.K), {}, work.first + best(shares).cpu(), loss)

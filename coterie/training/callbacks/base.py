@@ -1,4 +1,4 @@
-"""The protocol of callbacks: what the training loop calls, and what it tells a callback about the run."""
+"""Protocol of callbacks: the calls of the training loop, and the facts about the run that it passes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingRun:
-    """A training run as callbacks see it. The loop keeps it up to date; callbacks only read it."""
+    """Facts about a training run for callbacks, which only read them; the loop keeps them up to date."""
 
     config: Mapping[str, Any]
     """Settings of the run by name; the values can be written as JSON."""
@@ -27,7 +27,7 @@ class TrainingRun:
     first_round: int
     """Number of the first round of this process: 0, or the round at which a resumed run continues."""
     rounds: int
-    """Number of rounds that were requested."""
+    """Number of rounds of the run."""
     records: list[RoundRecord] = field(default_factory=list)
     """Records of all finished rounds."""
     progress: Progress | None = None
@@ -36,26 +36,38 @@ class TrainingRun:
 
 @dataclass
 class Progress:
-    """The present state of a run."""
+    """Present state of a run."""
 
     plan: Plan
+    """Plan of the run."""
     state: ServerState
     """State after the last finished round."""
     best: ServerState | None = None
-    """State with the least validation loss, if such a state is kept; it gives the final models."""
+    """State with the lowest validation loss, if it is kept; it gives the final models."""
     last: bool = False
     """Whether no further round will follow."""
 
 
 class Callback(Registered, family="callback"):
-    """Base of callbacks; every method does nothing unless it is overridden.
+    """Base class of callbacks; every method does nothing unless it is overridden.
 
-    A callback that the command line or a file can name is a dataclass with a registered name; its fields are its
+    A callback that the command line or a file can name is a dataclass with a registered name, whose fields are its
     settings. Any other subclass can be passed to `fit` as an object.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.callbacks import Callback
+        >>> class StopAfterTwo(Callback):
+        ...     def on_round(self, run, record):
+        ...         return record.round == 1
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, "fedavg", learner="logistic", rounds=5, callbacks=[StopAfterTwo()])
+        >>> len(result.records)
+        2
     """
 
     reason: ClassVar[str] = "callback"
-    """Recorded as the reason why a run stopped early if this callback asked for it."""
+    """Reason that is recorded if this callback stops the run early."""
 
     def on_start(self, run: TrainingRun) -> None:
         """Prepare for the run. Called before the first round, and again when the run is resumed.

@@ -25,8 +25,8 @@ class CSVLogger(Tracker):
     An existing file is replaced, unless the run is resumed; then the rows before the first repeated round are kept.
 
     Args:
-        path: The file. Folders that are missing on its way are created. By default rounds.csv in the run folder, or in
-            the current folder if the run has none.
+        path: The file. Missing folders are created. By default rounds.csv in the run folder, or in the current folder
+            if the run has no folder.
 
     Example:
         >>> from coterie.callbacks import CSVLogger
@@ -34,6 +34,7 @@ class CSVLogger(Tracker):
     """
 
     path: str | None = None
+    """Path of the file; None for rounds.csv in the run folder."""
 
     def open(self, run: TrainingRun, known: Identity | None) -> Session:
         """Create the file, or read the rows of the rounds before the first one of a resumed run."""
@@ -43,13 +44,13 @@ class CSVLogger(Tracker):
 
 
 class CSVSession(Session):
-    """A CSV file that is being written."""
+    """An open CSV file."""
 
     def __init__(self, path: Path, first_round: int) -> None:
         self.path = path
         self.rows = [row for row in _rows_of(path) if int(row["round"]) < first_round] if first_round else []
         self.columns: dict[str, None] = dict.fromkeys(["round", *(name for row in self.rows for name in row)])
-        """Names of the columns in order; figures that are measured rarely add theirs later."""
+        """Names of the columns in order; figures that are measured only in some rounds are added later."""
         self._rewrite()
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
@@ -63,7 +64,7 @@ class CSVSession(Session):
             self._rewrite()
 
     def close(self, outcome: Outcome) -> None:
-        """Do nothing: every row is in the file already."""
+        """Do nothing, because every row is already in the file."""
 
     def _rewrite(self) -> None:
         write_atomically(self.path, self._text([dict(zip(self.columns, self.columns, strict=True)), *self.rows]))
@@ -75,7 +76,7 @@ class CSVSession(Session):
 
 
 def _rows_of(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a file that a session has written; a half-written last row is left out."""
+    """Return the rows of a file that a session has written, without an incomplete last row."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -23,8 +23,8 @@ DIRECTIONS = ("min", "max")
 class EarlyStopping(Callback):
     """End a run after several measurements of a figure without improvement.
 
-    A resumed run takes its earlier rounds into account, so that it stops where it would have stopped without
-    the interruption.
+    A resumed run takes its earlier rounds into account, so it stops where it would have stopped without the
+    interruption.
 
     Args:
         monitor: Name of a figure in the records, such as `loss`, `validation_loss` or `accuracy`. Rounds that do not

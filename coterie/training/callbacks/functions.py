@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Lambda(Callback):
-    """A callback made of functions, each of which may be left out.
+    """Callback made of functions, all of which are optional.
 
     It has no name on the command line, because a function cannot be written as text.
 
@@ -59,17 +59,17 @@ class Lambda(Callback):
 
 
 OnRound = Callable[[RoundRecord], bool | None]
-"""A function that is called with the record of each round; True ends the run after this round."""
+"""Function of the record of a round; it ends the run by returning True."""
 
 
 class _Function(Lambda):
-    """A function that a user passed as a callback."""
+    """Function that a user passed as a callback."""
 
     reason: ClassVar[str] = "on_round"
 
 
 def as_callback(callback: Callback | OnRound) -> Callback:
-    """Return the callback itself, or one that calls a function with the record of each round.
+    """Return the callback itself, or one that calls the function with the record of each round.
 
     Raises:
         ConfigError: if it is neither.

@@ -1,4 +1,4 @@
-"""The callbacks that every run has: early stopping by `patience`, the privacy budget, the run folder, client states."""
+"""Callbacks of every run: early stopping by `patience`, the privacy budget, the run folder, and client states."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def progress_of(run: TrainingRun) -> Progress:
 
 
 def with_clients(plan: Plan, state: ServerState) -> ServerState:
-    """Return the state with a copy of what simulated clients keep, as a checkpoint holds it."""
+    """Return the state with a copy of the simulated clients' states, as a checkpoint contains it."""
     store = plan.federation.store
     return state if store is None else replace(state, clients=store.copy())
 
 
 @dataclass
 class Patience(Callback):
-    """The option `patience`: ends the run when the loss stops improving; with validation it keeps the best models."""
+    """The option `patience`: ends the run when the loss stops improving; with validation, keeps the best models."""
 
     watch: Watch
     keeps_best: bool
@@ -84,7 +84,7 @@ class Exploding(Callback):
 
 @dataclass
 class PrivacyBudget(Callback):
-    """Counts every round before clients are asked, and ends the run before the budget is exceeded."""
+    """Counts every round before its clients are asked, and ends the run before the budget is exceeded."""
 
     plan: Plan
     folder: RunFolder | None
@@ -93,7 +93,7 @@ class PrivacyBudget(Callback):
     reason: ClassVar[str] = "privacy"
 
     def __post_init__(self) -> None:
-        # clients elsewhere draw new noise when a run resumes, so that every question counts: the ledger has them all
+        # remote clients draw new noise when a run resumes, so all requests count; the ledger contains them all
         counted = counts_questions(self.plan) and self.folder is not None
         self.spending = Spending.of(self.plan, self.folder.asked() if self.folder is not None and counted else ())
 
@@ -112,9 +112,9 @@ class PrivacyBudget(Callback):
 
 
 def counts_questions(plan: Plan) -> bool:
-    """Return whether every question to the clients costs privacy, so that a ledger counts them.
+    """Return whether every request to the clients spends privacy budget, so that a ledger must count them.
 
-    A resumed simulation gives the same answers again; clients elsewhere draw new noise, so their answers count again.
+    A resumed simulation gives the same answers again; remote clients draw new noise, so their answers count again.
     """
     return plan.tiers.privacy is not None and not isinstance(plan.federation, InProcess)
 
@@ -134,11 +134,11 @@ class FolderWriter(Callback):
             self.folder.checkpoint(with_clients(plan, state), progress.best)
 
     def on_end(self, run: TrainingRun, result: Result) -> None:
-        self.folder.finish(result.parameters, result.summary(), result.beside)
+        self.folder.finish(result.parameters, result.summary(), result.extra_arrays)
 
 
 def write_clients(plan: Plan, folder: RunFolder) -> None:
-    """Write down which remote client lives where."""
+    """Write a file with the location of each remote client."""
     if isinstance(plan.data, RemoteClients):
         with writing(folder.path):
             plan.data.write_down(folder.path)
@@ -146,7 +146,7 @@ def write_clients(plan: Plan, folder: RunFolder) -> None:
 
 @dataclass
 class StateRelease(Callback):
-    """Tells clients elsewhere which of their states the run will never go back to."""
+    """Tells remote clients which of their states the run will not return to."""
 
     folder: RunFolder | None
 

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 LONGEST_VALUE = 6000
-"""Number of letters that MLflow keeps of a parameter."""
+"""Number of characters of a parameter that MLflow stores."""
 LONGEST_NAME = 250
+"""Number of characters of a name that MLflow stores."""
 PARAMETERS_PER_CALL = 100
 METRICS_PER_CALL = 1000
 FORBIDDEN = re.compile(r"[^\w.\- :/]")
-"""Letters that MLflow allows in no name."""
+"""Characters that MLflow does not allow in names."""
 STATUS = {"finished": "FINISHED", "stopped early": "FINISHED", "failed": "FAILED"}
 SQLITE = "sqlite:///"
 
@@ -35,11 +36,11 @@ class MLflow(Tracker):
     """Record a run with MLflow: settings as parameters, figures as metrics, the outcome as status and tags.
 
     By default everything stays on this machine. MLflow's own usage statistics are switched off, unless the environment
-    variable MLFLOW_DISABLE_TELEMETRY says otherwise.
+    variable MLFLOW_DISABLE_TELEMETRY is set otherwise.
 
     Args:
         uri: Tracking URI, such as `sqlite:///mlflow.db` or `http://server:5000`. By default the environment variable
-            MLFLOW_TRACKING_URI, or if that is not set the database mlflow.db in the current folder.
+            MLFLOW_TRACKING_URI, or, if it is not set, the database mlflow.db in the current folder.
         experiment: Name of the experiment; it is created if it does not exist.
         run_name: Name of the run. By default the name of the run folder, or the method and the data.
 
@@ -59,7 +60,7 @@ class MLflow(Tracker):
     run_name: str | None = None
 
     def open(self, run: TrainingRun, known: Identity | None) -> Session:
-        """Start a run of MLflow, or continue the known one."""
+        """Start an MLflow run, or continue the known one."""
         uri = self.uri or (known or {}).get("uri") or os.environ.get("MLFLOW_TRACKING_URI") or _default_uri()
         _check_database(uri)
         client = _client(uri)
@@ -78,14 +79,14 @@ class MLflow(Tracker):
 
 
 class MLflowSession(Session):
-    """A run of MLflow that is being written."""
+    """An open MLflow run."""
 
     def __init__(self, client: MlflowClient, uri: str, run_id: str, last_step: int = -1) -> None:
         self.client = client
         self.uri = uri
         self.run_id = run_id
         self.last_step = last_step
-        """Last round that MLflow has already: a resumed run repeats the rounds since its last checkpoint."""
+        """Last round that MLflow already has; a resumed run repeats the rounds since its last checkpoint."""
 
     @property
     def identity(self) -> Identity:
@@ -118,7 +119,7 @@ def _default_uri() -> str:
 
 
 def _check_database(uri: str) -> None:
-    """Raise an OSError if the file of a database cannot be written; MLflow itself would try for minutes."""
+    """Raise an OSError if the file of a database cannot be written; MLflow itself would retry for minutes."""
     if uri.startswith(SQLITE):
         path = Path(uri.removeprefix(SQLITE))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,13 +143,13 @@ def _log_parameters(client: MlflowClient, run_id: str, run: TrainingRun) -> None
 
 
 def _last_step(client: MlflowClient, run_id: str) -> int:
-    """Return the last round that a run of MLflow holds, -1 if it holds none."""
+    """Return the last round in an MLflow run, or -1 if it has none."""
     names = client.get_run(run_id).data.metrics
     return max((metric.step for name in names for metric in client.get_metric_history(run_id, name)), default=-1)
 
 
 def _allowed(name: str) -> str:
-    """Return a name with only the letters that MLflow allows."""
+    """Return a name in which characters that MLflow does not allow are replaced."""
     return FORBIDDEN.sub("_", name)[:LONGEST_NAME]
 
 

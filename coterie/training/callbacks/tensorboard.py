@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 LONGEST_VALUE = 6000
-"""Number of letters of a setting that the table of settings shows."""
+"""Number of characters of a setting that the table of settings shows."""
 
 
 @register("tensorboard")
@@ -25,8 +25,8 @@ class TensorBoard(Tracker):
     """Write event files for TensorBoard: figures as scalars, settings and outcome as texts.
 
     Args:
-        folder: Folder in which every run gets a folder of its own. By default `tensorboard` in the run folder, or in
-            the current folder if nothing else is written.
+        folder: Folder in which every run gets its own folder. By default `tensorboard` in the run folder, or in the
+            current folder if the run has no folder.
 
     Raises:
         ConfigError: if TensorBoard is not installed.
@@ -45,7 +45,7 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         if known is not None:
-            # readers drop the events of rounds that are repeated
+            # readers ignore the events of rounds that are repeated
             return TensorBoardSession(SummaryWriter(known["folder"], purge_step=run.first_round))
         session = TensorBoardSession(SummaryWriter(str(self._folder_of(run))))
         session.writer.add_text("settings", _table(flat_settings(run.config, LONGEST_VALUE)))

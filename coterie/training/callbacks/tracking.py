@@ -1,4 +1,4 @@
-"""The base of trackers: callbacks that copy the settings and figures of a run to another program or file."""
+"""Base class of trackers: callbacks that copy the settings and figures of a run to another program or file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coterie.training.result import Result
 
 IDENTITIES = "tracker.json"
-"""File in the run folder that names the tracker's run, so that a resumed run continues it."""
+"""File in the run folder with the trackers' own runs, so that a resumed run continues them."""
 
 PER_CLUSTER = ("sizes", "shares")
 """Figures of a record that are lists with one number per cluster."""
@@ -33,21 +33,22 @@ COUNTED = ("missing", "rejected")
 """Figures of a record that are lists of clients; their length is tracked."""
 
 LONGEST_REASON = 500
-"""Number of letters of an error message that a tracker keeps."""
+"""Number of characters of an error message that a tracker stores."""
 
 Identity = Mapping[str, str]
 """Texts by which a tracker finds its own run again, such as an id."""
 
 
 class TrackerWarning(UserWarning):
-    """A tracker failed: the training run continues, but the tracker records no more of it."""
+    """Warning that a tracker failed: the training run continues, but the tracker records no more of it."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """The end of a run."""
 
     status: Literal["finished", "stopped early", "failed"]
+    """Whether the run finished, stopped early or failed."""
     reason: str = ""
     """Rule that stopped the run early, or the error that ended it."""
     figures: Mapping[str, float] | None = None
@@ -57,7 +58,7 @@ class Outcome:
 
 
 class Session(ABC):
-    """The record of one training run in a tracker, while it is being written."""
+    """Record of one training run in a tracker while the run continues."""
 
     @property
     def identity(self) -> Identity:
@@ -75,18 +76,19 @@ class Session(ABC):
 
     @abstractmethod
     def close(self, outcome: Outcome) -> None:
-        """Write how the run ended, and release all resources."""
+        """Write the end of the run, and release all resources."""
 
 
 class Tracker(Callback, family="tracker"):
-    """Base of trackers; a subclass implements `open`. One that the command line can name is a registered dataclass.
+    """Base class of trackers; a subclass implements `open`.
 
-    An exception in a tracker never ends the training run: it is reported once as a `TrackerWarning`, and the tracker
-    does nothing for the rest of the run. Trackers are not frozen, because they hold the open session.
+    A tracker that the command line can name is a registered dataclass. An exception in a tracker never ends the
+    training run: it is reported once as a `TrackerWarning`, and the tracker does nothing for the rest of the run.
+    Trackers are not frozen, because they hold the open session.
     """
 
     packages: ClassVar[tuple[str, ...]] = ()
-    """Names of the modules that the tracker needs; the extra that installs them has the tracker's name."""
+    """Modules that the tracker needs; the extra that installs them has the tracker's name."""
 
     _session: Session | None = None
 
@@ -108,7 +110,7 @@ class Tracker(Callback, family="tracker"):
                 first one.
 
         Returns:
-            The session that takes the figures.
+            The session that receives the figures.
         """
         raise NotImplementedError
 
@@ -142,7 +144,7 @@ class Tracker(Callback, family="tracker"):
 
     @property
     def _key(self) -> str:
-        """Name of the tracker in the file of identities; other settings are another tracker."""
+        """Key of the tracker in the file of identities; trackers with other settings have other keys."""
         return to_text(self) if self.name else type(self).__qualname__
 
     def _close(self, outcome: Outcome) -> None:
@@ -156,7 +158,7 @@ class Tracker(Callback, family="tracker"):
         """Turn an exception into a warning, and end the session."""
         try:
             yield
-        except Exception as error:  # whatever a library raises, training goes on
+        except Exception as error:  # training continues whatever a library raises
             self._session = None
             reason = cut(" ".join(f"{type(error).__name__}: {error}".split()), LONGEST_REASON)
             warnings.warn(
@@ -168,10 +170,10 @@ class Tracker(Callback, family="tracker"):
 
 
 def tracker_from_text(text: str) -> Tracker:
-    """Return the tracker that a text such as `mlflow` or `mlflow:experiment=hospitals` names.
+    """Return the tracker of a text such as `mlflow` or `mlflow:experiment=hospitals`.
 
     Args:
-        text: Name of the tracker, and after a colon its settings.
+        text: Name of the tracker, optionally followed by a colon and its settings.
 
     Returns:
         The tracker.
@@ -184,7 +186,7 @@ def tracker_from_text(text: str) -> Tracker:
 
 
 def _identities(folder: Path | None) -> dict[str, dict[str, str]]:
-    """Return the identities of all trackers of a run folder, by the key of the tracker."""
+    """Return the identities of all trackers of a run folder, by the trackers' keys."""
     path = None if folder is None else folder / IDENTITIES
     if path is None or not path.exists():
         return {}
@@ -202,12 +204,12 @@ def run_name(run: TrainingRun) -> str:
 def figures_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Return the finite numbers among the figures of a record or of a result, by name.
 
-    Figures within a mapping are named `outer/inner`, those of a cluster `sizes/0`. Lists of clients become their
-    length. All other lists and texts are left out.
+    Figures within a mapping are named `outer/inner`, those of a cluster `sizes/0`. Lists of clients are replaced by
+    their length. All other lists and texts are left out.
 
     Args:
         values: Figures by name.
-        prefix: Text that every name begins with.
+        prefix: Prefix of every name.
 
     Returns:
         Numbers by name.
@@ -227,14 +229,14 @@ def figures_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def flat_settings(config: Mapping[str, Any], longest: int, prefix: str = "") -> dict[str, str | int | float | bool]:
-    """Return the settings of a run as one level of names and values.
+    """Return the settings of a run as a flat mapping of names to values.
 
     Settings within a mapping are named `outer.inner`; lists become JSON. None becomes the text `none`.
 
     Args:
         config: Settings by name.
-        longest: Number of letters to which texts are cut.
-        prefix: Text that every name begins with.
+        longest: Number of characters to which texts are cut.
+        prefix: Prefix of every name.
 
     Returns:
         Numbers and texts by name.
@@ -254,5 +256,5 @@ def flat_settings(config: Mapping[str, Any], longest: int, prefix: str = "") -> 
 
 
 def cut(text: str, longest: int) -> str:
-    """Return a text of at most this many letters; three dots mark where it was cut."""
+    """Return a text cut to this number of characters; three dots mark the cut."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wandb import Run
 
 LONGEST_VALUE = 6000
-"""Number of letters that are kept of a setting."""
+"""Number of characters of a setting that are stored."""
 
 MODES = ("offline", "online")
 
@@ -29,7 +29,7 @@ class WandB(Tracker):
     """Record a run with Weights & Biases: settings as its config, figures as history, the outcome in its summary.
 
     By default the run is written to this machine only, and `wandb sync` uploads it later. The library's own error
-    reports are switched off, unless the environment variable WANDB_ERROR_REPORTING says otherwise.
+    reports are switched off, unless the environment variable WANDB_ERROR_REPORTING is set otherwise.
 
     Args:
         project: Name of the project.
@@ -80,7 +80,7 @@ class WandB(Tracker):
 
 
 class WandBSession(Session):
-    """A run of Weights & Biases that is being written."""
+    """An open run of Weights & Biases."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -98,7 +98,7 @@ class WandBSession(Session):
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise an OSError if a folder cannot be written; the library itself would take another one."""
+    """Raise an OSError if a folder is not writable; the library itself would choose another one."""
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise PermissionError(f"{folder} cannot be written")

@@ -1,1 +1,1 @@
-"""The run folder: config, versions, records, checkpoints, final models; and how to go on from it."""
+"""Run folders: config, versions, records, checkpoints, final models, and how to resume a run from them."""

@@ -1,7 +1,7 @@
-"""Checkpoints: tensors as safetensors, the rest as a JSON header with their digest and a checksum of its own.
+"""Checkpoints: tensors as safetensors, and a JSON header with their digest and its own checksum.
 
-The header is written last, so a checkpoint counts only when both files are whole. It holds the declared axes and the
-regroup rule of every array of the state, so that any array comes back as it was declared, whoever added it.
+The header is written last, so a checkpoint counts only if both files are complete. It contains the declared axes and
+the regroup rule of every array of the state, so any array is restored as it was declared, whatever added it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from coterie.training.runs.files import read_checked_json, reason_of, sha256, te
 ARRAYS = "arrays/"
 """Prefix of the names of the state's arrays among the tensors."""
 KEEP = 3
-"""Checkpoints kept, so that a damaged one has a predecessor."""
+"""Number of checkpoints that are kept, so that there is an earlier one if one is damaged."""
 
 Facts = Mapping[str, Any]
-"""What a header holds."""
+"""Content of a header."""
 
 
 def save_checkpoint(folder: Path, state: ServerState, facts: Facts | None = None) -> str:
-    """Write the state after its round, drop checkpoints that are not needed, and return the digest of the arrays.
+    """Write a checkpoint of the state, remove unnecessary ones, and return the digest of the arrays.
 
-    facts: what else the header holds.
+    Args:
+        folder: Folder of the checkpoints.
+        state: The state after its round.
+        facts: Further content of the header.
     """
     folder.mkdir(exist_ok=True)
     data = tensor_bytes(_tensors(state))
@@ -72,19 +75,19 @@ def _declaration(array: StateArray) -> dict[str, Plain]:
 
 
 def _declared(tensor: Tensor, declaration: Mapping[str, Any]) -> StateArray:
-    """Return the array of which `_declaration` gave this declaration."""
+    """Return the array with this declaration, as written by `_declaration`."""
     return StateArray(tensor, tuple(declaration["axes"]), from_plain(RegroupRule, declaration["rule"], "regroup rule"))
 
 
 def headers_in(folder: Path) -> list[Path]:
-    """The headers of all checkpoints in a folder, the oldest first."""
+    """Return the headers of all checkpoints in a folder, the oldest first."""
     return sorted(folder.glob("round-*.json"))
 
 
 def drop_others(folder: Path, newest: ServerState | None) -> None:
-    """Remove all checkpoints but the newest and the few before it; later ones are of a past that was given up.
+    """Remove all checkpoints except the newest and a few before it; later ones belong to discarded rounds.
 
-    Files that cannot be removed do no harm: their header is damaged, or their records do not match.
+    Files that cannot be removed are harmless: their header is damaged, or their records do not match.
     """
     last = "" if newest is None else _stem(newest)
     kept = {header.stem for header in [h for h in headers_in(folder) if h.stem <= last][-KEEP:]}
@@ -106,19 +109,19 @@ def accepted_in_oldest(folder: Path) -> Tensor | None:
                 accepted: Tensor = arrays.get_tensor(f"{ARRAYS}accepted")
                 return accepted
         except (OSError, SafetensorError):
-            continue  # nobody will go on from a damaged one
+            continue  # a damaged checkpoint will not be used for resuming
     return None
 
 
 def newest_checkpoint(
     folder: Path, warn: Callable[[str], None], check: Callable[[Facts], None] = lambda facts: None
 ) -> tuple[ServerState, Facts] | None:
-    """Return the newest whole checkpoint with its header; damaged ones are named and passed over.
+    """Return the newest complete checkpoint with its header, and warn about damaged ones.
 
     Args:
         folder: Folder of the checkpoints.
-        warn: Receives one sentence for each damaged checkpoint.
-        check: Raises a ValueError, with the reason, for a header that does not fit the rest of the run folder.
+        warn: Called with a sentence about each damaged checkpoint.
+        check: Raises a ValueError with the reason if a header does not fit the rest of the run folder.
     """
     for header in reversed(headers_in(folder)):
         try:

@@ -19,36 +19,36 @@ from coterie.errors import ConfigError, RunError, StorageError
 from coterie.files import write_atomically, write_json
 
 CHECKSUM = "checksum"
-"""The field of a JSON object that holds the SHA-256 of all its other fields."""
+"""Key of the field of a JSON object that contains the SHA-256 of all its other fields."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError on the way to `path` into a StorageError that says what to do."""
+    """Turn an OSError while writing `path` into a StorageError that says what to do."""
     try:
         yield
     except OSError as error:
         name, reason = error.filename or path, error.strerror or str(error)
         raise StorageError(
-            f"{name} cannot be written ({reason}): repair that and resume the run, which keeps all that was finished "
-            "before"
+            f"{name} cannot be written ({reason}): solve this problem and resume the run, which keeps all finished "
+            "rounds"
         ) from None
 
 
 def reason_of(error: Exception) -> str:
-    """Return why something failed, without the number and the path that an OSError puts beside it."""
+    """Return the reason of a failure, without the number and the path in the message of an OSError."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
 def unreadable(path: Path, error: Exception) -> RunError:
-    """The error for a file of a run folder that is not as it was written."""
+    """Return the error for a file of a run folder that is not as it was written."""
     return RunError(
         f"{path} cannot be read ({reason_of(error)}): the folder is damaged, restore the file or run it again"
     )
 
 
 def toml_bytes(value: Mapping[str, Any]) -> bytes:
-    """TOML, as the standard library reads it."""
+    """Return a TOML document that the standard library can read."""
     return tomli_w.dumps(value).encode()
 
 
@@ -63,7 +63,12 @@ def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
-    """Return what `write_checked_json` has written; a ValueError or an OSError where that is not what is there."""
+    """Return the content of a file of `write_checked_json`.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if its content does not match its checksum.
+    """
     try:
         value = json.loads(path.read_bytes())
     except RecursionError:
@@ -74,28 +79,32 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 
 
 def checksum(value: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON object, whatever the order of its fields."""
+    """Return the SHA-256 of a JSON object; the order of its fields does not matter."""
     return sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode())
 
 
 def sha256(data: bytes) -> str:
-    """SHA-256 in hexadecimal digits."""
+    """Return the SHA-256 in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def tensor_bytes(arrays: Mapping[str, Tensor]) -> bytes:
-    """Named tensors in the safetensors format."""
+    """Return named tensors in the safetensors format."""
     return safetensors_bytes({name: a.detach().cpu().contiguous() for name, a in arrays.items()})
 
 
 def read_tensors(source: str) -> dict[str, Tensor]:
-    """Named tensors from a safetensors file that a user names."""
+    """Return named tensors from a safetensors file that a user names.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
     try:
         arrays: dict[str, Tensor] = safetensors_load(Path(source).expanduser().read_bytes())
     except (OSError, SafetensorError) as error:

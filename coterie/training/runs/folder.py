@@ -1,28 +1,28 @@
-"""One run's folder.
+"""The folder of a run.
 
 ::
 
-    config.toml          all options as given or by default; the same file runs it again
+    config.toml          all options, as given or by default; the same file repeats the run
     versions.json        Python, libraries, platform, threads, digest of the data
     diagnosis.json       with method=auto: the diagnosis that chose the method
     manifest.json        SHA-256 of all files that results depend on
     trials.jsonl         with clusters=auto: the results of finished trial runs
-    beginning.json       what was found out and settled before the first round, if anything was
-    asked.json           of a private run with clients elsewhere: the rounds in which they were asked
-    records.jsonl        one line a round
+    beginning.json       findings of the initialisation, and the options that it set, if there are any
+    asked.json           for private runs with remote clients: the rounds in which clients were asked
+    records.jsonl        one line per round
     checkpoints/         the last few states of the server
-    best/                with patience on validation samples: the states with the least validation loss so far
+    best/                with patience on validation samples: the states with the lowest validation loss so far
     models.safetensors   final models, "0/weight", "1/weight", ...
-    beside.safetensors   what predicts besides the models, if anything does
-    result.json          final figures and one row for each client
+    beside.safetensors   extra arrays that predictions need, if there are any
+    result.json          final figures, and one row for each client
     report.html
     .lock                while the run is unfinished
 
 The order of writes makes a run resumable after a kill at any moment. Creation: versions.json, asked.json,
-diagnosis.json, manifest.json, config.toml. Beginning: beginning.json, then the checkpoint of round 0. A round:
-asked.json, records.jsonl, then, where one is due, best/ and the checkpoint, whose header names the digests of the
-records so far, of beginning.json and of the best state. End: models.safetensors, manifest.json, result.json. A folder
-with config.toml can be resumed, one with result.json is complete; everything between is done again and gives the same.
+diagnosis.json, manifest.json, config.toml. Initialisation: beginning.json, then the checkpoint of round 0. A round:
+asked.json, records.jsonl, then, if due, best/ and the checkpoint, whose header contains the digests of the records so
+far, of beginning.json and of the best state. End: models.safetensors, manifest.json, result.json. A folder with
+config.toml can be resumed, one with result.json is complete; anything in between is repeated with the same result.
 """
 
 from __future__ import annotations
@@ -81,32 +81,33 @@ CONFIG, VERSIONS, BEGINNING, RECORDS, TRIALS = (
     "trials.jsonl",
 )
 DIAGNOSIS = "diagnosis.json"
-MODELS, BESIDE, RESULT = "models.safetensors", "beside.safetensors", "result.json"
+MODELS, EXTRA_ARRAYS, RESULT = "models.safetensors", "beside.safetensors", "result.json"
 CHECKPOINTS, BEST = "checkpoints", "best"
 CREATED = (VERSIONS, CONFIG)
-"""The files that never change after the creation, besides diagnosis.json, which few folders have."""
+"""Files that never change after the creation, besides diagnosis.json, which few folders have."""
 MADE_FIRST = {CONFIG, MANIFEST, LEDGER, VERSIONS, BEGINNING, CHECKPOINTS, DIAGNOSIS}
-"""What a folder may hold in which no round, and no trial run, was ever finished."""
+"""Possible content of a folder in which no round and no trial run was finished."""
 SETTLED = "settled"
-"""In beginning.json: the options that were left to the data."""
+"""Key in beginning.json of the options that the initialisation set."""
 
 
-class Restart(NamedTuple):
-    """Where an interrupted run goes on."""
+class ResumePoint(NamedTuple):
+    """The state from which an interrupted run continues."""
 
     state: ServerState | None
-    """None: from the beginning."""
+    """The state; None: the run starts from its beginning."""
     records: list[RoundRecord]
-    """Of the rounds before the state."""
+    """Records of the rounds before the state."""
     best: ServerState | None
-    """The state with the least validation loss among them, where one is kept."""
+    """The state with the lowest validation loss among these rounds, if it is kept."""
 
 
 @dataclass
 class RunFolder:
-    """A folder that belongs to one run."""
+    """The folder of one run."""
 
     path: Path
+    """Path of the folder."""
 
     def __post_init__(self) -> None:
         self._records = Journal(self.path / RECORDS)
@@ -123,27 +124,27 @@ class RunFolder:
     ) -> Iterator[RunFolder]:
         """Create a folder for a new run and keep other processes out of it.
 
-        A folder in which an earlier run was interrupted before it had finished anything is used again. One that holds
-        anything else is never touched.
+        A folder in which an earlier run was interrupted before it had finished anything is used again. A folder with
+        other content is never changed.
 
         Args:
             path: The folder.
             config: All options of the run.
             fingerprint: Digest of the data.
-            ledger: Whether the run must count its questions to clients in a ledger.
-            diagnosis: The diagnosis that chose the method, if one did.
+            ledger: Whether the run must count its requests to clients in a ledger.
+            diagnosis: The diagnosis that chose the method, if there was one.
 
         Raises:
-            RunError: The folder holds something, or another process has claimed it.
-            StorageError: The folder cannot be written.
+            RunError: if the folder contains something, or another process has claimed it.
+            StorageError: if the folder cannot be written.
         """
-        with claimed(path, _is_unbegun, _clear):
+        with claimed(path, _is_unused, _clear):
             yield cls._create(path, config, fingerprint, ledger, diagnosis)
 
     @staticmethod
     def can_be_created(path: Path) -> bool:
-        """Whether `claim` would take this folder: it is empty, or holds an interrupted creation and nothing else."""
-        return path.is_dir() and (is_empty(path) or _is_unbegun(path))
+        """Return whether `claim` would use this folder: it is empty, or contains only an interrupted creation."""
+        return path.is_dir() and (is_empty(path) or _is_unused(path))
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], fingerprint: str) -> RunFolder:
@@ -177,17 +178,21 @@ class RunFolder:
         return cls(path)
 
     def abandon(self) -> None:
-        """Remove the folder again, if nothing was finished in it; the caller holds its lock."""
-        if _is_unbegun(self.path):
+        """Remove the folder if nothing was finished in it; the caller holds its lock."""
+        if _is_unused(self.path):
             _clear(self.path)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """A folder made by `create`; what never changes in it is verified."""
+        """Return the folder of a run after verifying the files that never change.
+
+        Raises:
+            RunError: if it is not a run folder, or is damaged.
+        """
         if not (path / CONFIG).is_file():
-            if path.is_dir() and _is_unbegun(path):
-                raise RunError(f"{path} holds a run that was interrupted while it was created: start it again")
-            raise RunError(f"{path} is no run folder: it has no {CONFIG}")
+            if path.is_dir() and _is_unused(path):
+                raise RunError(f"{path} contains a run that was interrupted while it was created: start it again")
+            raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
         folder = cls(path)
         manifest = folder.manifest
         if manifest is not None:
@@ -200,11 +205,11 @@ class RunFolder:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest; None for a folder of an earlier version, which had none."""
+        """The manifest; None for a folder of an earlier version without manifests."""
         manifest = Manifest.read(self.path)
         if manifest is None and "folder_format" in self.versions:
             raise RunError(
-                f"{self.path / MANIFEST} is missing, so that nothing in the folder can be verified: restore it from a "
+                f"{self.path / MANIFEST} is missing, so the files of the folder cannot be verified: restore it from a "
                 "copy, or run it again"
             )
         return manifest
@@ -239,33 +244,36 @@ class RunFolder:
 
     @property
     def asked_config(self) -> dict[str, Any]:
-        """All options as config.toml has them: what was left to the data is `auto`."""
+        """All options as in config.toml; options that depend on the data are `auto`."""
         return read_toml(self.path / CONFIG)
 
     @property
     def config(self) -> dict[str, Any]:
-        """All options, with the values that were found for those left to the data, as far as they are known."""
+        """All options, with the values that were found for options that depend on the data, if known."""
         return self.asked_config | self.settled
 
     @property
     def fingerprint(self) -> str:
+        """Digest of the data."""
         if "data_sha256" not in self.versions:
             raise RunError(f"{self.path / VERSIONS} has no digest of the data: the folder is damaged, run it again")
         return str(self.versions["data_sha256"])
 
     @property
     def versions(self) -> dict[str, Any]:
+        """Content of versions.json."""
         return self._json(VERSIONS)
 
     @property
     def finished(self) -> bool:
+        """Whether the run is finished."""
         return (self.path / RESULT).is_file()
 
     @property
     def result(self) -> dict[str, Any]:
-        """What result.json holds, once the whole folder is verified."""
+        """Content of result.json, after verifying the whole folder."""
         if not self.finished:
-            raise RunError(f"{self.path} is not finished: go on with 'coterie resume {self.path}'")
+            raise RunError(f"{self.path} is not finished: continue it with 'coterie resume {self.path}'")
         manifest = self.manifest
         if manifest is None:
             warnings.warn(
@@ -280,7 +288,7 @@ class RunFolder:
         try:
             facts = json.loads((self.path / name).read_bytes())
             if not isinstance(facts, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
         except (OSError, ValueError, RecursionError) as error:
             raise unreadable(self.path / name, error) from None
         return facts
@@ -288,46 +296,46 @@ class RunFolder:
     # ---- before the first round -----------------------------------------------------------------------------
 
     def trials(self) -> TrialLog:
-        """The results of the run's finished trial runs."""
+        """Return the log of the run's finished trial runs."""
         return TrialLog(self.path / TRIALS, file_sha256(self.path / CONFIG))
 
-    def begin(self, told: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
-        """Keep what was found out before the first round, the options it settled, and the first state."""
+    def begin(self, found: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
+        """Store the findings of the initialisation, the options that it set, and the first state."""
         with writing(self.path / BEGINNING):
-            if told or settled:
-                write_json(self.path / BEGINNING, {**told, **({SETTLED: dict(settled)} if settled else {})})
+            if found or settled:
+                write_json(self.path / BEGINNING, {**found, **({SETTLED: dict(settled)} if settled else {})})
             else:
                 (self.path / BEGINNING).unlink(missing_ok=True)
         self.checkpoint(state)
 
-    def begin_again(self, told: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
-        """Give up all rounds and begin once more; see `begin`."""
+    def begin_again(self, found: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
+        """Discard all rounds and begin again; see `begin`."""
         self._records.cut(0)
         drop_others(self.path / CHECKPOINTS, None)
         drop_others(self.path / BEST, None)
-        self.begin(told, settled, state)
+        self.begin(found, settled, state)
 
     @property
     def beginning(self) -> dict[str, Any]:
-        """What was found out before the first round."""
+        """Findings of the initialisation."""
         return {name: value for name, value in self._begun().items() if name != SETTLED}
 
     @property
     def settled(self) -> dict[str, Any]:
-        """The options that were settled before the first round."""
+        """Options that the initialisation set."""
         return dict(self._begun().get(SETTLED, {}))
 
     def _begun(self) -> dict[str, Any]:
         return self._json(BEGINNING) if (self.path / BEGINNING).is_file() else {}
 
-    # ---- while the run goes on ------------------------------------------------------------------------------
+    # ---- during the run -------------------------------------------------------------------------------------
 
     def append(self, record: RoundRecord) -> None:
-        """Add a record; it is on the disk before the next checkpoint is."""
+        """Append a record; it is on the disk before the next checkpoint is."""
         self._records.append(json.dumps(record.to_json(), allow_nan=False).encode())
 
     def records(self) -> list[RoundRecord]:
-        """All whole records from round 0 on; a half-written last line is left out."""
+        """Return all complete records from round 0 on, without an incomplete last line."""
         return _parsed(self._records.lines())
 
     def ask(self, round_: int) -> None:
@@ -335,11 +343,11 @@ class RunFolder:
         write_ledger(self.path, [*self.asked(), round_])
 
     def asked(self) -> list[int]:
-        """The rounds of all calls of `ask`, those that were done again several times."""
+        """Return the rounds of all calls of `ask`; repeated rounds appear several times."""
         return read_ledger(self.path)
 
     def checkpoint(self, state: ServerState, best: ServerState | None = None) -> None:
-        """Write the state; before it `best`, the state whose models are kept, if that is another one."""
+        """Write a checkpoint of the state, and before it one of `best`, the state with the final models, if given."""
         manifest = self.manifest
         facts: dict[str, Any] = {
             "records_sha256": self._records.digest,
@@ -355,14 +363,14 @@ class RunFolder:
         return file_sha256(self.path / BEGINNING) if (self.path / BEGINNING).is_file() else None
 
     def oldest_accepted(self) -> Tensor | None:
-        """(m,) the last rounds of the clients' that counted in the oldest checkpoint that the run may go on from.
+        """Return each client's last accepted round in the oldest checkpoint from which the run may resume, (m,).
 
-        None where there is no checkpoint.
+        Returns None if there is no checkpoint.
         """
         return accepted_in_oldest(self.path / CHECKPOINTS)
 
-    def last_state(self, warn: Callable[[str], None]) -> Restart:
-        """Where to go on: the newest checkpoint that fits the rest of the folder. Everything later is dropped."""
+    def last_state(self, warn: Callable[[str], None]) -> ResumePoint:
+        """Return the newest checkpoint that fits the rest of the folder, and remove everything after it."""
         manifest = self.resumable()
         lines = self._records.lines()
         records = _parsed(lines)
@@ -378,12 +386,12 @@ class RunFolder:
 
         found = newest_checkpoint(self.path / CHECKPOINTS, warn, check)
         state, facts = (None, {}) if found is None else found
-        restart = Restart(state, records[: 0 if state is None else state.round], self._best_of(facts))
-        self._drop_after(restart, manifest)
-        return restart
+        resume_point = ResumePoint(state, records[: 0 if state is None else state.round], self._best_of(facts))
+        self._drop_after(resume_point, manifest)
+        return resume_point
 
     def _counted(self) -> int:
-        """The largest length of the ledger that a whole checkpoint has seen."""
+        """Return the largest length of the ledger in a complete checkpoint."""
         counts = [0]
         for header in headers_in(self.path / CHECKPOINTS):
             with suppress(OSError, ValueError, KeyError):
@@ -391,35 +399,35 @@ class RunFolder:
         return max(counts)
 
     def _best_of(self, facts: Facts) -> ServerState | None:
-        """The best state that a checkpoint names."""
+        """Return the best state that a checkpoint names."""
         if "best" not in facts:
             return None
         header = self.path / BEST / f"round-{facts['best']['round']:06d}.json"
         try:
             found = read_checked_json(header)
             if found["sha256"] != facts["best"]["sha256"]:
-                raise ValueError("it is not the one that the checkpoint names")
+                raise ValueError("it is not the one in the checkpoint")
             return read_state(header, found)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{BEST}/{header.name} is damaged: {error}") from None
 
-    def _drop_after(self, restart: Restart, manifest: Manifest) -> None:
-        """Remove what is later than the state that the run goes on from."""
+    def _drop_after(self, resume_point: ResumePoint, manifest: Manifest) -> None:
+        """Remove everything after the state from which the run continues."""
         with writing(self.path):
             replace(manifest, files={name: manifest.files[name] for name in _created(manifest)}).write(self.path)
-        self._records.cut(len(restart.records))
-        drop_others(self.path / CHECKPOINTS, restart.state)
-        drop_others(self.path / BEST, restart.best)
+        self._records.cut(len(resume_point.records))
+        drop_others(self.path / CHECKPOINTS, resume_point.state)
+        drop_others(self.path / BEST, resume_point.best)
 
-    # ---- when it is done ------------------------------------------------------------------------------------
+    # ---- end of the run -------------------------------------------------------------------------------------
 
-    def finish(self, models: Sequence[Params], result: Mapping[str, Any], beside: Params | None = None) -> None:
-        """Write the final models and what else predicts, then the figures; a folder with result.json is complete."""
+    def finish(self, models: Sequence[Params], result: Mapping[str, Any], extra: Params | None = None) -> None:
+        """Write the final models and extra arrays, then the figures; a folder with result.json is complete."""
         arrays = {f"{k}/{name}": p for k, model in enumerate(models) for name, p in model.items()}
-        last = {MODELS: tensor_bytes(arrays)} | ({BESIDE: tensor_bytes(beside)} if beside else {})
+        last = {MODELS: tensor_bytes(arrays)} | ({EXTRA_ARRAYS: tensor_bytes(extra)} if extra else {})
         figures = json_bytes(result)
         manifest = self.manifest
-        assert manifest is not None, "a run of an earlier version is never gone on with"
+        assert manifest is not None, "runs of earlier versions are never continued"
         with writing(self.path):
             for name, data in last.items():
                 write_atomically(self.path / name, data)
@@ -430,17 +438,17 @@ class RunFolder:
         remove_lock(self.path)
 
     def _digests_so_far(self) -> dict[str, str]:
-        """Digests of what was written while the run went on."""
+        """Return the digests of the files that were written during the run."""
         paths = [self.path / name for name in (BEGINNING, LEDGER, RECORDS, "federation.json")]
         paths += [header for part in (CHECKPOINTS, BEST) for header in headers_in(self.path / part)]
         return {path.relative_to(self.path).as_posix(): file_sha256(path) for path in paths if path.is_file()}
 
-    def beside(self) -> Params:
-        """What `finish` was given besides the models."""
-        return self._arrays(BESIDE) if (self.path / BESIDE).is_file() else {}
+    def extra_arrays(self) -> Params:
+        """Return the extra arrays that `finish` received."""
+        return self._arrays(EXTRA_ARRAYS) if (self.path / EXTRA_ARRAYS).is_file() else {}
 
     def models(self) -> list[Params]:
-        """The final models, one dict a cluster."""
+        """Return the final models, one dict per cluster."""
         models: dict[int, Params] = {}
         for key, value in self._arrays(MODELS).items():
             index, _, name = key.partition("/")
@@ -457,12 +465,12 @@ class RunFolder:
 
 
 def _created(manifest: Manifest) -> tuple[str, ...]:
-    """The files of a folder that never change after the creation."""
+    """Return the names of the files that never change after the creation."""
     return (*CREATED, DIAGNOSIS) if DIAGNOSIS in manifest.files else CREATED
 
 
 def _parsed(lines: Sequence[bytes]) -> list[RoundRecord]:
-    """The records from round 0 on, up to the first line that is none."""
+    """Return the records from round 0 on, up to the first invalid line."""
     found: list[RoundRecord] = []
     for line in lines:
         try:
@@ -475,10 +483,10 @@ def _parsed(lines: Sequence[bytes]) -> list[RoundRecord]:
     return found
 
 
-def _is_unbegun(path: Path) -> bool:
-    """Whether a folder holds nothing but the creation of a run in which nothing was finished.
+def _is_unused(path: Path) -> bool:
+    """Return whether a folder contains only the creation of a run in which nothing was finished.
 
-    versions.json is written first, so a folder with other files and without it is not one of ours.
+    versions.json is written first, so a folder with other files but without it is not a run folder.
     """
     names = names_in(path)
     if not names <= MADE_FIRST or not is_versions_file(path / VERSIONS):
@@ -493,7 +501,7 @@ def _is_unbegun(path: Path) -> bool:
 
 
 def _clear(path: Path) -> None:
-    """Remove the files of a creation; versions.json goes last, since it says whose the others are."""
+    """Remove the files of a creation; versions.json goes last, because it marks the others as ours."""
     with writing(path):
         if (path / CHECKPOINTS).is_dir():
             for arrays in (path / CHECKPOINTS).glob("round-*.safetensors"):
@@ -504,17 +512,21 @@ def _clear(path: Path) -> None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file, with an error that names the file."""
+    """Return the content of a TOML file.
+
+    Raises:
+        RunError: if it cannot be read; the message names the file.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path} is no valid TOML: {' '.join(str(error).split())}") from None
+        raise RunError(f"{path} is not valid TOML: {' '.join(str(error).split())}") from None
 
 
 def versions() -> dict[str, Any]:
-    """What a bit-identical repetition needs to be the same."""
+    """Return the versions and settings that must be the same for a bit-identical repetition."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -13,9 +13,9 @@ from coterie.training.runs.files import CHECKSUM, sha256, unreadable, writing
 
 
 class Journal:
-    """A file of lines with the SHA-256 of everything in it so far.
+    """A file of lines with the SHA-256 of its whole content.
 
-    A line that a killed process has written in part has no end, and is not counted.
+    An incomplete line, which a killed process left without an end, does not count.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,7 +24,11 @@ class Journal:
         self._known = False
 
     def lines(self) -> list[bytes]:
-        """All whole lines; none where there is no file."""
+        """Return all complete lines; an empty list if there is no file.
+
+        Raises:
+            RunError: if the file cannot be read.
+        """
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -34,14 +38,14 @@ class Journal:
         return data.split(b"\n")[:-1]
 
     def append(self, line: bytes) -> None:
-        """Append a line; it is on the disk when this returns."""
+        """Append a line; it is on the disk when this method returns."""
         self._read()
         with writing(self.path):
             append_line(self.path, line)
         self._digest.update(line + b"\n")
 
     def cut(self, count: int) -> None:
-        """Keep the first `count` lines and drop everything behind them."""
+        """Keep the first `count` lines and remove all others."""
         text = joined(self.lines()[:count])
         with writing(self.path):
             write_atomically(self.path, text)
@@ -59,15 +63,16 @@ class Journal:
 
 
 def joined(lines: list[bytes]) -> bytes:
-    """The bytes of a file with these lines."""
+    """Return the content of a file with these lines."""
     return b"".join(line + b"\n" for line in lines)
 
 
 class TrialLog:
-    """The results of finished trial runs, so that an interrupted choice does not run them again.
+    """The results of finished trial runs, so that an interrupted choice of the number of clusters can be continued.
 
-    Each line holds a checksum that also covers the line before it. Trials from the first damaged line on are run again.
-    `run` is a digest of the run's options, which the first checksum covers: lines of another run do not count.
+    Each line contains a checksum that also covers the previous line. Trial runs from the first damaged line on are
+    repeated. `run` is a digest of the run's options, which the first checksum covers: lines of another run do not
+    count.
     """
 
     def __init__(self, path: Path, run: str) -> None:
@@ -75,7 +80,7 @@ class TrialLog:
         self._run = self._last = run
 
     def read(self) -> list[dict[str, Any]]:
-        """The results in the order of `append`, up to the first damaged line; what comes after it is dropped."""
+        """Return the results in the order of `append` up to the first damaged line, and remove everything after it."""
         found: list[dict[str, Any]] = []
         before = self._run
         lines = self._journal.lines()
@@ -95,7 +100,7 @@ class TrialLog:
         return found
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Keep the next result."""
+        """Append the next result."""
         mark = _chained(self._last, value)
         self._journal.append(json.dumps({**value, CHECKSUM: mark}, allow_nan=False).encode())
         self._last = mark

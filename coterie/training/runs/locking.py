@@ -1,4 +1,4 @@
-"""One process at a time in a folder, and new folders that exactly one process can claim."""
+"""Locks that let one process at a time use a folder, and new folders that exactly one process can claim."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from coterie.files import TEMPORARY, remove_leftovers
 from coterie.training.runs.files import write_toml, writing
 
 JOBS = "jobs"
-"""The folder inside a comparison or a sweep that holds its runs."""
+"""Folder inside that of a comparison or a sweep that contains its runs."""
 
 LOCK = ".lock"
-"""The lock file of a folder. It stays while a run is unfinished; only the lock that the system holds on it counts."""
+"""Lock file of a folder. It remains while a run is unfinished; only the operating system's lock on it counts."""
 
 
 @contextmanager
 def alone_in(path: Path) -> Iterator[None]:
-    """Keep every other process out of a folder until the end of the context or of this process.
+    """Keep all other processes out of a folder until the end of the context or of this process.
 
-    The system releases the lock of a process that is killed. On disks without locks nobody is kept out. Temporary files
-    of killed processes are removed.
+    The operating system releases the lock if the process is killed. On disks without locks, no process is kept out.
+    Temporary files of killed processes are removed.
+
+    Raises:
+        RunError: if another process has locked the folder.
     """
     lock = FileLock(path / LOCK)
     with writing(path / LOCK):
@@ -47,23 +50,23 @@ def alone_in(path: Path) -> Iterator[None]:
 
 
 def remove_lock(path: Path) -> None:
-    """Remove the lock file of a folder in which nothing is left to do; the caller holds the lock."""
+    """Remove the lock file of a finished folder; the caller holds the lock."""
     with suppress(OSError):
         (path / LOCK).unlink()
 
 
 @contextmanager
-def claimed(path: Path, is_unbegun: Callable[[Path], bool], clear: Callable[[Path], None]) -> Iterator[None]:
-    """Make a folder, or take an empty one, and keep other processes out of it.
+def claimed(path: Path, is_unused: Callable[[Path], bool], clear: Callable[[Path], None]) -> Iterator[None]:
+    """Create a folder, or use an empty one, and keep other processes out of it.
 
     Args:
-        path: The folder; its parents are made, too.
-        is_unbegun: Says whether a folder that is not empty holds nothing but an interrupted creation of our own.
+        path: The folder; missing parents are created too.
+        is_unused: Returns whether a folder that is not empty contains only an interrupted creation.
         clear: Removes the files of such a creation.
 
     Raises:
-        RunError: The folder holds something else, or another process has it.
-        StorageError: The folder cannot be made.
+        RunError: if the folder contains something else, or another process has locked it.
+        StorageError: if the folder cannot be created.
     """
     new = not path.exists()
     if not new and not path.is_dir():
@@ -71,12 +74,12 @@ def claimed(path: Path, is_unbegun: Callable[[Path], bool], clear: Callable[[Pat
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{path} cannot be made: {error.strerror or error}") from None
-    if not new and not is_empty(path) and not is_unbegun(path):
-        raise _taken(path)  # before a lock file is put beside the files of somebody else
+        raise RunError(f"{path} cannot be created: {error.strerror or error}") from None
+    if not new and not is_empty(path) and not is_unused(path):
+        raise _taken(path)  # before a lock file is added to other files
     with alone_in(path):
         if not is_empty(path):
-            if not is_unbegun(path):
+            if not is_unused(path):
                 raise _taken(path)
             clear(path)
         try:
@@ -90,33 +93,33 @@ def claimed(path: Path, is_unbegun: Callable[[Path], bool], clear: Callable[[Pat
 
 
 def create_for_jobs(path: Path, name: str, content: Mapping[str, object]) -> None:
-    """Create the folder of several runs: an empty folder jobs/, then the TOML file that says what was asked.
+    """Create the folder of several runs: an empty folder jobs/, then a TOML file with the settings.
 
-    A folder that an interrupted creation left behind is used again.
+    A folder from an interrupted creation is used again.
     """
 
-    def is_unbegun(path: Path) -> bool:
+    def is_unused(path: Path) -> bool:
         return names_in(path) == {JOBS} and (path / JOBS).is_dir() and is_empty(path / JOBS)
 
-    with claimed(path, is_unbegun, lambda path: None), writing(path):
+    with claimed(path, is_unused, lambda path: None), writing(path):
         (path / JOBS).mkdir(exist_ok=True)
         write_toml(path / name, content)
         remove_lock(path)
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a folder has nothing in it but a lock and temporary files of our own."""
+    """Return whether a folder contains nothing except a lock and our own temporary files."""
     return not names_in(path)
 
 
 def names_in(path: Path) -> set[str]:
-    """The names in a folder, without the lock and temporary files of our own."""
+    """Return the names in a folder, without the lock and our own temporary files."""
     with writing(path):
         return {entry.name for entry in path.iterdir() if entry.name != LOCK and not TEMPORARY.search(entry.name)}
 
 
 def is_versions_file(path: Path) -> bool:
-    """Whether this is a versions.json that Coterie has written."""
+    """Return whether this is a versions.json that Coterie has written."""
     try:
         facts = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -125,4 +128,4 @@ def is_versions_file(path: Path) -> bool:
 
 
 def _taken(path: Path) -> RunError:
-    return RunError(f"{path} exists already: choose another folder with out, or go on with 'coterie resume {path}'")
+    return RunError(f"{path} exists already: choose another folder with out, or continue with 'coterie resume {path}'")

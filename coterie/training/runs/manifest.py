@@ -1,8 +1,8 @@
 """The manifest of a run folder: the SHA-256 of every file that results depend on.
 
 It is written before the file that completes a step: before config.toml, which completes the creation, and before
-result.json, which completes the run. So a kill between the two leaves a step that is done again, never a file that does
-not match.
+result.json, which completes the run. A kill between the two therefore leaves a step that is repeated, and never a file
+that does not match.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coterie.training.runs.files import file_sha256, read_checked_json, unreadab
 MANIFEST = "manifest.json"
 FORMAT = 3
 """Version of the layout of a run folder. Folders of format 1 have no manifest; those of format 2 have other names of
-options and other checkpoints, so that finished runs can be read and unfinished ones cannot be resumed."""
+options and other checkpoints, so finished runs can be read but unfinished ones cannot be resumed."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,19 @@ class Manifest:
     """Names and digests of the files of a run folder."""
 
     files: Mapping[str, str]
-    """SHA-256 by name relative to the folder."""
+    """SHA-256 of each file by its name relative to the folder."""
     ledger: bool = False
     """Whether the run must have a privacy ledger."""
     format: int = field(default=FORMAT)
+    """Version of the layout."""
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
-        """The manifest of a folder; None where there is none."""
+        """Return the manifest of a folder; None if it has none.
+
+        Raises:
+            RunError: if the manifest cannot be read.
+        """
         path = folder / MANIFEST
         if not path.exists():
             return None
@@ -50,10 +55,10 @@ class Manifest:
     def verify(self, folder: Path, names: Iterable[str] | None = None) -> None:
         """Compare files with their digests; by default all files.
 
-        Checkpoints may be missing: a finished run does not need them.
+        Checkpoints may be missing, because a finished run does not need them.
 
         Raises:
-            RunError: A file is missing or damaged; the message names it.
+            RunError: if a file is missing or damaged; the message names it.
         """
         for name in self.files if names is None else names:
             try:
@@ -66,5 +71,5 @@ class Manifest:
                 raise unreadable(folder / name, error) from None
             if found != self.files.get(name):
                 raise RunError(
-                    f"{folder / name} is damaged, it does not match {MANIFEST}: restore it from a copy, or run it again"
+                    f"{folder / name} is damaged and does not match {MANIFEST}: restore it from a copy, or run it again"
                 )

@@ -1,4 +1,4 @@
-"""Files that a user names: a report, a JSON file, a drawing. Either whole or unchanged, and checked beforehand."""
+"""Output files that a user names, such as a report or a drawing: checked beforehand, then written completely or not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coterie.training.runs.files import reason_of
 
 
 def check_output(path: Path) -> None:
-    """Refuse a path that cannot be written, before any work is done for it.
+    """Check that a path can be written, before any work is done for it.
 
     Raises:
         StorageError: if its folder does not exist or cannot be written, or if it is a folder itself.
@@ -30,7 +30,7 @@ def check_output(path: Path) -> None:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write a file so that it is whole or unchanged; devices and pipes are written as they are.
+    """Write a file atomically; devices and pipes are written directly.
 
     Raises:
         StorageError: if it cannot be written.
@@ -56,5 +56,5 @@ def write_binary_output(path: Path, data: bytes) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether a device or a pipe is there, which must not be replaced by a file."""
+    """Return whether the path is a device or a pipe, which must not be replaced by a file."""
     return path.exists() and not path.is_file()

@@ -42,7 +42,7 @@ def play(
     records: Sequence[Mapping[str, Any]] | None = None,
     error: Exception | None = None,
 ) -> None:
-    """Drive a callback through the rounds from the first one of the run on, to the result or to an error."""
+    """Drive a callback from the first round of the run to the result or to an error."""
     callback.on_start(run)
     for record in result().records[run.first_round :] if records is None else records:
         callback.on_round(run, record)

@@ -105,7 +105,7 @@ def both(*event):
     return [("a", *event), ("b", *event)]
 
 
-def test_callbacks_are_called_in_the_order_in_which_they_were_given():
+def test_callbacks_are_called_in_the_given_order():
     calls = []
     coterie.fit(data(), "ifca", clusters=2, rounds=2, callbacks=[Ordered("a", calls), Ordered("b", calls)])
     rounds = [call for number in range(2) for call in (*both("round start", number), *both("round", number))]
@@ -129,7 +129,7 @@ def test_a_callback_that_stops_lets_the_others_see_the_round_and_the_end():
 
 @pytest.mark.parametrize("where", ["on_start", "on_round_start", "on_round"])
 def test_a_callback_that_raises_leaves_a_folder_that_can_be_resumed(tmp_path, where):
-    """Also where the error looks like one of arithmetic: it is the callback's and not one of the data."""
+    """Also if the error looks arithmetic: it comes from the callback and not from the data."""
     calls = []
 
     class Broken(Callback):
@@ -178,24 +178,24 @@ def test_trial_runs_call_no_callbacks():
     assert trials == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_what_is_no_callback_is_refused_before_the_first_round():
+def test_other_objects_than_callbacks_are_refused_before_the_first_round():
     with pytest.raises(
         coterie.ConfigError, match=r"must be functions or derive from coterie\.callbacks\.Callback, got str"
     ):
         coterie.fit(data(), **SETTINGS, callbacks=["csv"])
 
 
-# ---- the callbacks that every run has --------------------------------------------------------------------------------
+# ---- callbacks of every run ------------------------------------------------------------------------------------------
 
 
-def test_the_folder_is_written_before_the_callbacks_hear_of_the_end(tmp_path):
+def test_the_folder_is_written_before_callbacks_see_the_end(tmp_path):
     found = []
     ended = Lambda(on_end=lambda result: found.append(coterie.load(tmp_path / "run").metrics == result.metrics))
     coterie.fit(data(), **SETTINGS, out=tmp_path / "run", callbacks=[ended])
     assert found == [True]
 
 
-def test_checkpoints_are_written_every_so_many_rounds_and_after_the_last(tmp_path):
+def test_checkpoints_are_written_every_few_rounds_and_after_the_last(tmp_path):
     class Checkpoints(Callback):
         def __init__(self):
             self.seen = []
@@ -210,7 +210,7 @@ def test_checkpoints_are_written_every_so_many_rounds_and_after_the_last(tmp_pat
     assert last == 5
 
 
-def test_patience_keeps_the_best_models_where_there_are_validation_samples():
+def test_patience_keeps_the_best_models_with_validation_samples():
     options = {**SETTINGS, "rounds": 40, "lr": 0.9, "local_steps": 1, "validation": 0.3, "patience": 2}
     plan = prepare(data(), options.pop("method"), None, options)
     (patience,) = _patience(plan)
@@ -239,7 +239,7 @@ def test_the_privacy_budget_counts_a_round_before_its_clients_are_asked():
     assert resumed.spending.epsilon == spent[-1]
 
 
-def test_states_are_released_only_where_clients_elsewhere_keep_some():
+def test_states_are_released_only_if_remote_clients_keep_some():
     class Elsewhere:
         store = None
 

@@ -39,7 +39,7 @@ def test_rounds_without_the_figure_do_not_count():
     assert last_round(EarlyStopping(patience=2), [1, ..., ..., 1, ..., 1]) == 5
 
 
-def test_a_figure_that_is_not_finite_is_no_improvement():
+def test_an_infinite_figure_is_not_an_improvement():
     assert last_round(EarlyStopping(patience=2), [1, None, None]) == 2
 
 
@@ -55,7 +55,7 @@ def test_the_tolerance_is_a_fraction_of_the_best_value():
     assert last_round(EarlyStopping(patience=2, tolerance=0), values) is None
 
 
-def test_a_second_run_starts_afresh():
+def test_a_second_run_starts_from_scratch():
     callback = EarlyStopping(patience=2)
     assert last_round(callback, [1, 1, 1]) == 2
     assert last_round(callback, [5, 4, 4, 4]) == 3
@@ -91,7 +91,7 @@ def test_settings_of_early_stopping_are_checked(settings, message):
         EarlyStopping(**settings)
 
 
-def test_early_stopping_has_a_text():
+def test_early_stopping_can_be_written_as_text():
     callback = EarlyStopping("accuracy", 3, 0.01, "max")
     assert from_text(Callback, to_text(callback)) == callback
     assert from_text(Callback, "early-stopping") == EarlyStopping()
@@ -114,7 +114,7 @@ def test_a_csv_file_has_a_row_for_every_round(tmp_path):
     assert [row["sizes/0"] for row in found] == [str(record["sizes"][0]) for record in result().records]
 
 
-def test_figures_that_come_later_get_a_column(tmp_path):
+def test_later_figures_get_a_column(tmp_path):
     path = tmp_path / "rounds.csv"
     records = [{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0, "rmse": 0.5}, {"round": 2, "loss": 0.5}]
     play(CSVLogger(str(path)), RUN, records)
@@ -126,7 +126,7 @@ def test_a_resumed_run_continues_the_file(tmp_path):
     play(CSVLogger(str(whole)), run_in(None))
     play(CSVLogger(str(cut)), run_in(None), result().records[:3], error=KeyboardInterrupt())
     with open(cut, "a") as file:
-        file.write("3,0.")  # killed while it wrote
+        file.write("3,0.")  # killed while writing
     play(CSVLogger(str(cut)), run_in(None, first_round=2))
     assert cut.read_text() == whole.read_text()
 
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_written_does_not_end_a_run(tmp_path):
 # ---- functions -------------------------------------------------------------------------------------------------------
 
 
-def test_functions_are_called_with_what_they_are_about():
+def test_functions_are_called_with_their_arguments():
     calls = []
     callback = Lambda(
         lambda record: record["round"] == 2,
@@ -164,7 +164,7 @@ def test_functions_are_called_with_what_they_are_about():
     assert calls == [run, result(), error]
 
 
-def test_callbacks_do_nothing_unless_they_are_told():
+def test_callbacks_do_nothing_by_default():
     for callback in (Callback(), Lambda()):
         play(callback, run_in(None))
         assert callback.on_round(run_in(None), {"round": 0}) is None

@@ -1,4 +1,4 @@
-"""Trackers with the real libraries: what they wrote is read back with the libraries' own readers.
+"""Trackers with the real libraries, whose own readers read the output.
 
 The libraries are imported in functions, after a tracker has switched off what they would send over the network.
 """
@@ -101,13 +101,13 @@ def test_mlflow_continues_a_resumed_run(folder, database):
     runs = Runs(database, "resumed")
     (run,) = runs.all
     assert run.info.status == "FINISHED"
-    assert runs.losses(run) == LOSSES  # the repeated round is there once
+    assert runs.losses(run) == LOSSES  # the repeated round appears once
     assert list(json.loads((folder / IDENTITIES).read_text()).values()) == [
         {"run_id": run.info.run_id, "uri": database}
     ]
 
 
-def test_mlflow_is_told_how_a_run_ended(database):
+def test_mlflow_records_how_a_run_ended(database):
     tracker = MLflow(database, "ends")
     play(tracker, run_in(None), error=ValueError("no client answered"))
     tracker.on_start(run_in(None))
@@ -119,13 +119,13 @@ def test_mlflow_is_told_how_a_run_ended(database):
     assert (stopped.data.tags["coterie.status"], stopped.data.tags["coterie.reason"]) == ("stopped early", "patience")
 
 
-def test_mlflow_writes_where_the_environment_says(folder, database, monkeypatch):
+def test_mlflow_uses_the_uri_of_the_environment(folder, database, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
     play(MLflow(experiment="environment"), run_in(folder))
     assert len(Runs(database, "environment").all) == 1
     assert not Path("mlflow.db").exists()
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    # a resumed run stays where it was begun
+    # a resumed run stays where it was started
     play(MLflow(experiment="environment"), run_in(folder, first_round=2))
     assert len(Runs(database, "environment").all) == 1
 
@@ -177,10 +177,10 @@ def test_tensorboard_has_the_settings_the_rounds_and_the_result(folder):
 
 def test_tensorboard_continues_a_resumed_run(folder):
     interrupted_and_resumed(TensorBoard(), TensorBoard(), folder)
-    assert scalars(events(folder / "tensorboard"), "loss") == NEARLY  # the repeated round is there once
+    assert scalars(events(folder / "tensorboard"), "loss") == NEARLY  # the repeated round appears once
 
 
-def test_tensorboard_gives_every_run_a_folder_of_its_own(folder, tmp_path):
+def test_tensorboard_gives_every_run_its_own_folder(folder, tmp_path):
     tracker = TensorBoard(str(tmp_path / "logs"))
     play(tracker, run_in(folder))
     play(tracker, run_in(None), error=ValueError("no client answered"))
@@ -333,7 +333,7 @@ print("error reports of wandb:", os.environ["WANDB_ERROR_REPORTING"])
 
 
 def test_by_default_everything_is_written_to_the_current_folder_and_nothing_to_a_network():
-    """In a process of its own, since MLflow switches its statistics off where it sees that it is tested."""
+    """In a separate process, since MLflow switches its statistics off when it detects a test."""
     hidden = ("PYTEST_CURRENT_TEST", "CI", "MLFLOW_DISABLE_TELEMETRY", "WANDB_ERROR_REPORTING")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     command = [sys.executable, "-c", OFFLINE]

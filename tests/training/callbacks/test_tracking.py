@@ -1,4 +1,4 @@
-"""What every tracker does: which figures it takes, how it is named, continued, and how its failures are reported."""
+"""Common behaviour of trackers: their figures, names, continuation, and reports of failures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_figures_are_finite_numbers():
     }
 
 
-def test_settings_become_one_level_of_numbers_and_texts():
+def test_settings_become_a_flat_mapping_of_numbers_and_texts():
     config = {"a": 1, "b": None, "c": {"d": [1, 2], "e": "x" * 20}, "f": True}
     assert flat_settings(config, 10) == {"a": 1, "b": "none", "c.d": "[1, 2]", "c.e": "xxxxxxx...", "f": True}
     assert cut("1234567890", 10) == "1234567890"
@@ -96,7 +96,7 @@ def test_a_tracker_gets_every_round_and_the_final_figures(tmp_path):
     assert session.outcome.figures["final/rmse"] == result().metrics["rmse"]
 
 
-def test_a_tracker_learns_why_a_run_ended(tmp_path):
+def test_a_tracker_receives_the_reason_for_the_end(tmp_path):
     tracker = InMemory()
     tracker.on_start(run_in(tmp_path))
     tracker.on_end(run_in(tmp_path), stopped_early())
@@ -106,7 +106,7 @@ def test_a_tracker_learns_why_a_run_ended(tmp_path):
     assert (failed.status, failed.reason, failed.figures) == ("failed", "ValueError: no client answered", None)
 
 
-def test_a_resumed_run_is_given_the_identity_from_its_folder(tmp_path):
+def test_a_resumed_run_gets_the_identity_from_its_folder(tmp_path):
     class Other(InMemory):
         pass
 
@@ -172,7 +172,7 @@ def test_an_interrupt_is_not_a_failure_of_the_tracker():
         ("csv:path=a.csv", CSVLogger("a.csv")),
     ],
 )
-def test_trackers_have_texts(text, tracker):
+def test_trackers_can_be_written_as_text(text, tracker):
     assert from_command_line(text) == from_text(Callback, text) == tracker
     assert from_command_line(to_text(tracker)) == tracker
 
@@ -213,7 +213,7 @@ def test_no_library_is_imported_before_a_run_starts(tmp_path):
     assert done.stdout.strip() == "set()"
 
 
-def test_warnings_have_a_category_of_their_own():
+def test_warnings_have_their_own_category():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", TrackerWarning)

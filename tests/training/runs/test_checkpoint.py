@@ -1,4 +1,4 @@
-"""Checkpoints come back bit by bit; a damaged one is passed over and named."""
+"""Checkpoints are restored bit by bit; a damaged one is skipped and named."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_arrays_that_are_views_of_others_come_back(tmp_path):
     assert_same(newest(tmp_path)[0], settled)
 
 
-def test_values_that_are_not_finite_come_back_too(tmp_path):
+def test_infinite_values_come_back_too(tmp_path):
     odd = state(1)
     odd.clusters.params["bias"][:] = torch.tensor([torch.nan, -0.0])
     save_checkpoint(tmp_path, odd)
@@ -108,7 +108,7 @@ def test_only_the_last_few_are_kept(tmp_path):
 def test_a_new_checkpoint_is_never_the_one_dropped(tmp_path):
     for t in (20, 30, 40):
         save_checkpoint(tmp_path, state(t))
-    save_checkpoint(tmp_path, state(10))  # a run that had to go back
+    save_checkpoint(tmp_path, state(10))  # a run that had to resume from an earlier round
     assert_same(newest(tmp_path, before=10)[0], state(10))
 
 
@@ -148,7 +148,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path, damage):
+def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path, damage):
     for t in (10, 20):
         save_checkpoint(tmp_path, state(t))
     kind, spoil = DAMAGE[damage]
@@ -177,7 +177,7 @@ def test_two_damaged_ones_are_both_named(tmp_path):
     assert len(warnings) == 2
 
 
-def test_all_damaged_or_none_at_all_is_nothing(tmp_path):
+def test_without_an_intact_checkpoint_there_is_none(tmp_path):
     assert newest(tmp_path / "nowhere") == (None, [])
     save_checkpoint(tmp_path, state(10))
     cut(tmp_path / "round-000010.json")
@@ -186,7 +186,7 @@ def test_all_damaged_or_none_at_all_is_nothing(tmp_path):
     assert len(warnings) == 1
 
 
-def test_a_leftover_of_a_killed_write_is_no_checkpoint(tmp_path):
+def test_a_leftover_of_a_killed_write_is_not_a_checkpoint(tmp_path):
     save_checkpoint(tmp_path, state(10))
     (tmp_path / "round-000020.safetensors.tmp").write_bytes(b"half")
     (tmp_path / "round-000020.json.tmp").write_bytes(b"half")

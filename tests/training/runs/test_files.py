@@ -1,4 +1,4 @@
-"""A file is either whole or absent."""
+"""A file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_failed_write_leaves_no_partial_file(tmp_path: Path, monkeypatch, step
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch):
+def test_the_content_is_on_the_disk_before_the_name(tmp_path: Path, monkeypatch):
     steps: list[str] = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda f: (steps.append("fsync"), fsync(f)))
@@ -50,7 +50,7 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatc
     assert steps == ["fsync", "replace", "fsync"]  # the last one is the folder's
 
 
-def test_json_refuses_what_json_does_not_know(tmp_path: Path):
+def test_json_refuses_unsupported_values(tmp_path: Path):
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "a.json", {"loss": float("nan")})
     assert list(tmp_path.iterdir()) == []

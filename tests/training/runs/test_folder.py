@@ -33,7 +33,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
-def test_a_new_folder_knows_its_config_and_data(tmp_path):
+def test_a_new_folder_contains_its_config_and_data(tmp_path):
     folder = create(tmp_path / "deep" / "run")
     assert RunFolder.open(folder.path).config == CONFIG
     assert folder.fingerprint == "f00d"
@@ -46,17 +46,19 @@ def test_an_empty_folder_may_be_used(tmp_path):
     assert create(tmp_path).config == CONFIG
 
 
-def test_a_folder_with_anything_in_it_is_refused_and_left_alone(tmp_path):
+def test_a_folder_with_content_is_refused_and_not_changed(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     (tmp_path / "sub").mkdir()
     before = snapshot(tmp_path)
-    with pytest.raises(RunError, match="exists already: choose another folder with out, or go on with 'coterie resume"):
+    with pytest.raises(
+        RunError, match="exists already: choose another folder with out, or continue with 'coterie resume"
+    ):
         create(tmp_path)
     assert snapshot(tmp_path) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["sub", "thesis.txt"]
 
 
-def test_a_folder_of_a_run_is_refused_and_left_alone(tmp_path):
+def test_a_folder_of_a_run_is_refused_and_not_changed(tmp_path):
     create(tmp_path / "run").append(RoundRecord(round=0))
     before = snapshot(tmp_path)
     with pytest.raises(RunError, match="exists already"):
@@ -64,21 +66,21 @@ def test_a_folder_of_a_run_is_refused_and_left_alone(tmp_path):
     assert snapshot(tmp_path) == before
 
 
-def test_a_file_in_the_way_is_refused_and_left_alone(tmp_path):
+def test_an_existing_file_is_refused_and_not_changed(tmp_path):
     (tmp_path / "run").write_text("precious")
     with pytest.raises(RunError, match="exists already"):
         create(tmp_path / "run")
     assert (tmp_path / "run").read_text() == "precious"
 
 
-def test_a_folder_that_cannot_be_made_is_a_run_error(tmp_path):
+def test_a_folder_that_cannot_be_created_is_a_run_error(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError):
         create(tmp_path / "file" / "run")
 
 
-def test_what_is_no_run_folder_is_refused(tmp_path):
-    with pytest.raises(RunError, match=r"is no run folder: it has no config\.toml"):
+def test_other_folders_than_run_folders_are_refused(tmp_path):
+    with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
         RunFolder.open(tmp_path)
 
 
@@ -90,7 +92,7 @@ def test_records_come_back_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("tail", [b'{"round": 2, "lo', b'{"round"', b"\x00\x00\x00\x00", b"\xff"])
-def test_a_half_written_last_line_is_left_out(tmp_path, tail):
+def test_an_incomplete_last_line_is_left_out(tmp_path, tail):
     folder = create(tmp_path)
     folder.append(RoundRecord(round=0))
     folder.append(RoundRecord(round=1))
@@ -100,7 +102,7 @@ def test_a_half_written_last_line_is_left_out(tmp_path, tail):
 
 
 @pytest.mark.parametrize("line", ["3", "null", "[]", '"text"'])
-def test_a_line_that_is_no_record_is_left_out(tmp_path, line):
+def test_a_line_without_a_record_is_left_out(tmp_path, line):
     folder = create(tmp_path)
     folder.append(RoundRecord(round=0))
     with open(folder.path / "records.jsonl", "a") as file:
@@ -115,7 +117,7 @@ def test_records_after_a_gap_are_left_out(tmp_path):
     assert [r["round"] for r in folder.records()] == [0, 1]
 
 
-def test_a_record_that_is_not_finite_is_refused_and_not_written(tmp_path):
+def test_a_record_with_infinite_figures_is_refused_and_not_written(tmp_path):
     folder = create(tmp_path)
     folder.append(RoundRecord(round=0))
     with pytest.raises(ValueError, match="JSON compliant"):
@@ -124,7 +126,7 @@ def test_a_record_that_is_not_finite_is_refused_and_not_written(tmp_path):
     assert (folder.path / "records.jsonl").read_text().count("\n") == 1
 
 
-def test_going_on_drops_records_after_the_checkpoint(tmp_path):
+def test_resuming_drops_records_after_the_checkpoint(tmp_path):
     folder = create(tmp_path)
     for t in range(5):
         folder.append(RoundRecord(round=t))
@@ -137,7 +139,7 @@ def test_going_on_drops_records_after_the_checkpoint(tmp_path):
     assert folder.records() == records
 
 
-def test_going_on_without_a_checkpoint_starts_anew(tmp_path):
+def test_resuming_without_a_checkpoint_starts_again(tmp_path):
     folder = create(tmp_path)
     folder.append(RoundRecord(round=0))
     assert folder.last_state(pytest.fail) == (None, [], None)
@@ -157,7 +159,7 @@ def test_a_checkpoint_ahead_of_the_records_is_not_used(tmp_path):
     assert warnings == ["checkpoint round-000004 is damaged (records.jsonl does not match it); using the one before it"]
 
 
-def test_a_damaged_checkpoint_means_going_on_from_the_one_before(tmp_path):
+def test_with_a_damaged_checkpoint_the_run_resumes_from_the_one_before(tmp_path):
     folder = create(tmp_path)
     for t in range(4):
         folder.append(RoundRecord(round=t))
@@ -184,7 +186,7 @@ def test_final_models_come_back_bit_by_bit_and_in_order(tmp_path):
 
 def test_an_unfinished_run_has_no_result(tmp_path):
     folder = create(tmp_path)
-    with pytest.raises(RunError, match="is not finished: go on with 'coterie resume"):
+    with pytest.raises(RunError, match="is not finished: continue it with 'coterie resume"):
         _ = folder.result
 
 
@@ -260,20 +262,20 @@ def test_damaged_files_are_named(tmp_path):
     with pytest.raises(RunError, match="the final models cannot be read"):
         folder.models()
     (tmp_path / "config.toml").write_text("= 3")
-    with pytest.raises(RunError, match=r"config\.toml is no valid TOML"):
+    with pytest.raises(RunError, match=r"config\.toml is not valid TOML"):
         _ = folder.config
     with pytest.raises(RunError, match=r"nothing\.toml cannot be read"):
         read_toml(tmp_path / "nothing.toml")
 
 
-def test_config_without_a_digest_is_an_error_that_names_the_file(tmp_path):
+def test_a_config_without_a_digest_is_an_error_that_names_the_file(tmp_path):
     folder = create(tmp_path)
     (tmp_path / "versions.json").write_text(json.dumps({"python": "3"}))
     with pytest.raises(RunError):
         _ = folder.fingerprint
 
 
-def test_a_folder_is_one_runs_at_a_time(tmp_path):
+def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
     with alone_in(tmp_path):
         with pytest.raises(RunError, match="is being written to by another process"), alone_in(tmp_path):
             pass
@@ -292,7 +294,7 @@ HALVES = [
 
 
 @pytest.mark.parametrize("names", HALVES, ids=lambda names: "+".join(names) or "nothing")
-def test_a_creation_that_was_interrupted_is_done_again(tmp_path, names):
+def test_an_interrupted_creation_is_repeated(tmp_path, names):
     whole = create(tmp_path / "whole").path
     half = tmp_path / "half"
     half.mkdir()
@@ -304,14 +306,14 @@ def test_a_creation_that_was_interrupted_is_done_again(tmp_path, names):
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "config.toml", "manifest.json", "trials.jsonl", "versions.json"])
-def test_files_of_somebody_else_are_never_taken_for_a_creation(tmp_path, name):
+def test_other_files_are_never_mistaken_for_a_creation(tmp_path, name):
     (tmp_path / name).write_text("{}")
     with pytest.raises(RunError, match="exists already"):
         create(tmp_path)
     assert snapshot(tmp_path) == {name: b"{}"}
 
 
-def test_a_beginning_that_fails_leaves_no_folder_behind(tmp_path):
+def test_a_failed_initialisation_leaves_no_folder_behind(tmp_path):
     with RunFolder.claim(tmp_path / "run", CONFIG, "f00d") as folder:
         folder.abandon()
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Folders of comparisons and sweeps: one process wins, an interrupted creation is done again."""
+"""Folders of comparisons and sweeps: one process wins, an interrupted creation is repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
-def test_a_creation_that_is_killed_at_any_step_can_be_done_again(tmp_path):
+def test_a_creation_killed_at_any_step_can_be_repeated(tmp_path):
     steps = kinds_of_steps(tmp_path, lambda: create(tmp_path / "whole"))
     assert names(tmp_path / "whole") == ["compare.toml", "jobs"]
     for step in range(len(steps)):
@@ -32,7 +32,7 @@ def test_a_creation_that_is_killed_at_any_step_can_be_done_again(tmp_path):
         assert names(folder) == ["compare.toml", "jobs"], steps[step]
 
 
-def test_a_full_disk_is_a_sentence_and_the_creation_can_be_done_again(tmp_path):
+def test_a_full_disk_gives_a_message_and_the_creation_can_be_repeated(tmp_path):
     for step in range(len(kinds_of_steps(tmp_path, lambda: create(tmp_path / "whole"))) - 1):
         folder = tmp_path / str(step)
         with pytest.raises((StorageError, RunError), match="No space left on device"), full_disk_from(step, folder):
@@ -56,7 +56,7 @@ def test_exactly_one_of_several_processes_creates_a_folder(tmp_path):
         assert names(tmp_path / str(number)) == ["compare.toml", "jobs"]
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
+def test_a_folder_with_other_content_is_not_changed(tmp_path):
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "letter.txt").write_text("dear")
     with pytest.raises(RunError, match="exists already"):
@@ -64,10 +64,10 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["jobs"]
 
 
-def test_a_read_only_folder_is_a_sentence(tmp_path, monkeypatch):
+def test_a_read_only_folder_gives_a_message(tmp_path, monkeypatch):
     def refuse(*args, **options):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(RunError, match="cannot be made: Permission denied"):
+    with pytest.raises(RunError, match="cannot be created: Permission denied"):
         create(tmp_path / "new")

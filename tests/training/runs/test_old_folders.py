@@ -1,4 +1,4 @@
-"""Run folders of the version before typed methods: finished ones are read, an unfinished one is refused in a sentence.
+"""Run folders of the version before typed methods: finished ones are read, an unfinished one is refused with a message.
 
 The folders under `old` were written by that version: `table` (ifca on a table), `odcl` (ifca with `start=odcl`),
 `composed` (a mix with the options `weights` and `procedure`), and `unfinished` (ifca, stopped in its third round).
@@ -70,10 +70,10 @@ def test_the_command_predicts_for_rows_of_a_table(old: Path, tmp_path: Path):
     assert found == pytest.approx(coterie.load(old / "table").predict(ROWS, cluster=0), rel=1e-9)
 
 
-def test_a_new_client_is_placed_where_the_method_is_still_known(old: Path):
+def test_a_new_client_is_assigned_if_the_method_is_still_known(old: Path):
     x, y = np.eye(3), np.ones(3)
     assert coterie.load(old / "odcl").weigh(x, y).tolist() in ([0.0, 1.0], [1.0, 0.0])
-    with pytest.raises(RunError, match="method 'composed', which is not known here"):
+    with pytest.raises(RunError, match="method 'composed', which is unknown here"):
         coterie.load(old / "composed").weigh(x, y)
 
 
