@@ -10,7 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.core.readings import PLAIN, same_name
-from coterie.core.schema import OTHER, Category, Date, Floats, Mask, Number, Schema, Values, level_text, missing_cells
+from coterie.core.schema import (
+    OTHER,
+    Category,
+    Column,
+    Date,
+    Floats,
+    Mask,
+    Number,
+    Schema,
+    Values,
+    level_text,
+    missing_cells,
+)
 from coterie.data.columns import Columns, open_columns, shown
 from coterie.data.fitting import LARGEST, MISSING_CODES
 from coterie.errors import ColumnWarning, InputError
@@ -27,6 +39,11 @@ MOST_ROWS, FEW_TRAINING_ROWS = 0.5, 0.25
 """A gap or a rare value in more than this share of the rows, and in less than that of the training rows, is odd."""
 MANY_ROWS = 10
 """Rows below which that may be chance."""
+ODD_SHARES = {
+    " missing": "no value",
+    f"={OTHER}": "a value that is rare or absent in the training rows",
+}
+"""Ends of the names of features of zeros and ones whose share of ones is checked, with their meaning."""
 
 
 def encode(schema: Schema, source: object) -> Floats:
@@ -130,14 +147,7 @@ def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> I
         missing = column.missing(values)
         if missing.any() and not schema.impute:
             refuse_holes(missing, column.name)
-        if missing.any() and not column.indicator:
-            count = int(missing.sum())
-            warnings.warn(
-                f"column {column.name!r} has {count} missing value{'' if count == 1 else 's'}, but training rows had "
-                "none: they count as the mean or the reference level",
-                ColumnWarning,
-                stacklevel=3,
-            )
+        _warn_of_holes(column, missing)
         if rows is None and isinstance(column, Category):
             _warn_of_spelling(column, values[~missing])
         for at, (name, feature) in enumerate(zip(column.features, column.encode(values), strict=True)):
@@ -145,11 +155,20 @@ def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> I
             scale = next(scales)
             if at == 0 and isinstance(column, Number | Date):
                 _warn_if_far(column.name, feature[~missing], scale, training=rows is not None)
-            if name == f"{column.name} missing":
-                _warn_if_many(column.name, "no value", feature, scale)
-            if isinstance(column, Category) and name == f"{column.name}={OTHER}":
-                _warn_if_many(column.name, "a value that is rare or absent in the training rows", feature, scale)
+            _warn_if_many(column.name, ODD_SHARES.get(name.removeprefix(column.name), ""), feature, scale)
             yield name, feature
+
+
+def _warn_of_holes(column: Column, missing: Mask) -> None:
+    """Warn of missing values in a column that had none in the training rows."""
+    if missing.any() and not column.indicator:
+        count = int(missing.sum())
+        warnings.warn(
+            f"column {column.name!r} has {count} missing value{'' if count == 1 else 's'}, but training rows had "
+            "none: they count as the mean or the reference level",
+            ColumnWarning,
+            stacklevel=4,
+        )
 
 
 def _warn_if_far(name: str, values: Floats, scale: tuple[float, float], training: bool) -> None:
@@ -192,7 +211,9 @@ def _warn_of_spelling(column: Category, values: Values) -> None:
 
 
 def _warn_if_many(name: str, what: str, feature: Floats, scale: tuple[float, float]) -> None:
-    """Warn if most rows have a property, a feature of zeros and ones, that few training rows had."""
+    """Warn if most rows have a property, a feature of zeros and ones, that few training rows had; "" for none."""
+    if not what:
+        return
     share, known = float(feature.mean()) if len(feature) else 0.0, scale[0]
     if len(feature) >= MANY_ROWS and scale != (0.0, 1.0) and share > MOST_ROWS and known < FEW_TRAINING_ROWS:
         warnings.warn(
