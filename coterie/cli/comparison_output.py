@@ -25,7 +25,11 @@ class Outputs:
     against: str | None
 
     def check(self, methods: list[str] | None = None) -> None:
-        """Refuse what cannot be written or drawn, before anything runs; `methods` are those that will be compared."""
+        """Raise an error for files that cannot be written or drawn, before anything runs.
+
+        Args:
+            methods: Names of the methods that will be compared.
+        """
         for path in (self.csv, self.latex):
             if path is not None:
                 check_output(path)

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from coterie.errors import ConfigError
 from coterie.plugins.loading import load_installed, load_plugin
 
 FLAG = "--plugin"
+NAMES = (click.types.StringParamType, click.Path, click.Choice)
+"""Types of options that name something. Numbers may be given again, to override those of a script."""
 HELP = (
     "Python file or module that registers your own methods, scenarios or other components; may be given several times, "
     "also before the command: 'coterie --plugin FILE run ...'."
@@ -26,7 +29,15 @@ class PluginCommand(click.Command):
         for plugin in plugins_in(args):
             load_plugin(plugin)
         load_installed()
+        self._refuse_repeated(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _refuse_repeated(self, ctx: click.Context, args: Sequence[str]) -> None:
+        """Raise ConfigError for a name, such as that of a column, that is given twice: only the last would count."""
+        given = [each for each in self.make_parser(ctx).parse_args(list(args))[2] if isinstance(each, click.Option)]
+        for option in given:
+            if not option.multiple and isinstance(option.type, NAMES) and given.count(option) > 1:
+                raise ConfigError(f"{option.opts[0]} is given more than once, but it takes one value: give it once")
 
 
 def plugin_option() -> click.Option:

@@ -1,4 +1,4 @@
-"""`coterie predict`: what the models of a finished run say of new samples."""
+"""`coterie predict`: predictions of a finished run for new samples."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.cli.csv_output import write_csv
+from coterie.cli.plugins import PluginCommand
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.data.loaders.store import read_npz
 from coterie.errors import ConfigError, InputError, shown
-from coterie.training.predicting import Predictions, labels_if_complete, predict_rows
+from coterie.training.predicting import PLACED, TRAINED, Predictions, labels_if_complete, predict_rows
 from coterie.training.result import Result, load
 from coterie.training.runs.outputs import check_output
 
@@ -24,7 +25,7 @@ err = Terminal(stderr=True)
 Array = npt.NDArray[Any]
 
 
-@click.command(name="predict")
+@click.command(name="predict", cls=PluginCommand)
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
     "--data",
@@ -90,6 +91,8 @@ def predict_command(
     console = err if to is None else out  # what is printed in place of a file holds nothing else
     if score is not None:
         console.print(score, highlight=False)
+        for caution in _cautions(found, client_id):
+            console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
     if to is not None:
         console.print(f"written  {on_one_line(to)}", highlight=False, soft_wrap=True)
 
@@ -101,7 +104,7 @@ def _of_one_client(
     labelled = None if support is None else _read(support, result, complete=True)
     if labelled is not None and labelled.y is None:
         what = f"column {result.schema.target!r}" if result.schema.is_table else "array y"
-        raise InputError(f"{support} has no {what}: a new client is placed by labelled samples")
+        raise InputError(f"{support} has no {what}: new clients are assigned by labelled samples")
     given = None if labelled is None or labelled.y is None else (labelled.x, labelled.y)
     predicted = result.predict(samples.x, client=client_id, cluster=cluster, support=given)
     if samples.y is not None and samples.y.shape != predicted.shape:
@@ -143,8 +146,18 @@ def _read(file: Path, result: Result, complete: bool) -> _Samples:
     return _Samples(arrays["x"], arrays.get("y"))
 
 
+def _cautions(found: Predictions, client_id: str | None) -> list[str]:
+    """Return why the score may be better than that of new rows."""
+    placed_by = {*found.columns.get("placed_by", ()), *([TRAINED] if client_id is not None else [])}
+    reasons = {
+        TRAINED: "rows that the run was trained on make the score too good, if the file holds some of them",
+        PLACED: "the score counts the labelled rows by which new clients were placed, which makes it too good",
+    }
+    return [text for how, text in reasons.items() if how in placed_by]
+
+
 def _score(result: Result, predicted: Array, y: Array) -> str:
-    """`accuracy 0.9310` or `rmse 0.1200`."""
+    """Return the score as text, such as `accuracy 0.9310` or `rmse 0.1200`."""
     if result.learner.classes is None:
         return f"rmse     {np.sqrt(np.mean((predicted - y) ** 2)):.4f}"
     return f"accuracy {np.mean(predicted == y):.4f}"

@@ -225,13 +225,21 @@ def _coefficients(console: Console, found: Mapping[str, Any] | None) -> None:
     used = [row["cluster"] for row in found["clusters"] if row["clients"]] if found else []
     if not found or len(found["names"]) > MOST_COEFFICIENTS or len(used) > MOST_CLUSTERS:
         return
-    console.print(f"\nCoefficients, with {100 * found['level']:g} % intervals", style="bold", highlight=False)
-    table = _table("name", *(f"cluster {k}" for k in used))
-    for name, cells in table_rows(found):
-        table.add_row(
-            Text(visible(name)), *(f"{estimate} ({interval.replace(' to ', ', ')})" for estimate, interval in cells)
-        )
+    names = [f"cluster {k}" for k in used]
+    table, title = _coefficient_table(found, names, intervals=True), f"with {100 * found['level']:g} % intervals"
+    if _width(console, table) > console.width:
+        table, title = _coefficient_table(found, names, intervals=False), "their intervals are in the report"
+    console.print(f"\nCoefficients, {title}", style="bold", highlight=False)
     console.print(table)
+
+
+def _coefficient_table(found: Mapping[str, Any], clusters: Sequence[str], intervals: bool) -> Table:
+    """Return a table with a row for each coefficient and a column for each cluster."""
+    table = _table("name", *clusters)
+    for name, cells in table_rows(found):
+        texts = [f"{one} ({both.replace(' to ', ', ')})" if intervals else one for one, both in cells]
+        table.add_row(Text(visible(name)), *texts)
+    return table
 
 
 def _ending(found: Result) -> dict[str, str]:

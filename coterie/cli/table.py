@@ -1,4 +1,4 @@
-"""A user's own table on the command line: which file and columns, and what became of each column."""
+"""Tables on the command line: file, client and target column, and the notes on the columns."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from coterie.data.guessing import Guess, guess_columns
 from coterie.errors import ConfigError, unknown_name
 
 MOST_LINES = 40
-"""Columns that are printed."""
+"""Largest number of columns that are printed."""
 MOST_NAMES = 30
-"""Columns that a message lists."""
+"""Largest number of columns that a message lists."""
 
 
 def scenario_and_options(said: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -72,7 +72,7 @@ def _ask(question: str, columns: Sequence[str], guess: str) -> str:
 
 
 def _how_to_say(table: str, given: Mapping[str, Any], absent: Sequence[str], guess: Guess) -> str:
-    """The command to type, with guesses for the columns that are missing."""
+    """Return the command to type, with guesses for the columns that are missing."""
     words = {name: str(given.get(name) or getattr(guess, name) or name.upper()) for name in ("client", "target")}
     context = click.get_current_context(silent=True)
     command = [*(context.command_path.split() if context else ["coterie", "run"]), "--table", table]
@@ -83,7 +83,7 @@ def _how_to_say(table: str, given: Mapping[str, Any], absent: Sequence[str], gue
 
 
 def print_columns(console: Terminal, notes: Sequence[ColumnNote]) -> None:
-    """Print one line for each column of a table: what became of it."""
+    """Print one line for each column of a table: its role and how it is encoded, or why it is dropped."""
     if not notes:
         return
     width = min(30, max(len(note.column) for note in notes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import Any
 
@@ -12,7 +13,7 @@ from coterie.core.arrays import as_array, tensor_of
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import hash_ids
 from coterie.core.shard import ClientId, Shard
-from coterie.errors import InputError
+from coterie.errors import ColumnWarning, InputError
 
 ClientArrays = tuple[npt.ArrayLike, npt.ArrayLike]
 PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
@@ -20,8 +21,10 @@ PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
 
 CHECKED_AT_ONCE = 100_000
 """Rows looked at together for values that are not finite."""
+FEW_SAMPLES = 20
+"""Number of samples below which targets may hold two whole numbers by chance."""
 LARGEST_LABEL = 100_000
-"""Whole numbers from this size on are taken for targets of a regression that were not passed as floats."""
+"""Size of whole numbers from which they are taken for the target of a regression."""
 
 
 def from_arrays(
@@ -33,14 +36,28 @@ def from_arrays(
 ) -> FederatedDataset:
     """Return the clients whose samples are given as arrays.
 
-    clients: {id: (x, y)} or a sequence of (x, y); x (n_i, ...) numbers, y (n_i,) integer labels or numbers. Sizes may
-        differ, the shape of a sample may not. Integers and true/false (1 and 0) are class labels; a simulated run has
-        the classes that occur, and `Result.predict` returns the labels. Floats are targets of a regression.
-    test: held-out samples of the same clients, in the same form; for accuracies in records and reports.
-    truth: the true group of each client, if it is known; only for scoring and for the method `oracle`.
+    Arrays may have any memory layout, byte order and size of numbers.
 
-    Arrays may have any memory layout, byte order and size of numbers. Masked arrays, missing and infinite values
-    are refused.
+    Args:
+        clients: {id: (x, y)} or a sequence of (x, y); x (n_i, ...) numbers, y (n_i,) integer labels or numbers. Sizes
+            may differ, the shape of a sample may not. Integers and true/false (1 and 0) are class labels; a simulated
+            run has the classes that occur, and `Result.predict` returns the labels. Floats are targets of a regression.
+        test: Held-out samples of the same clients, in the same form, for the scores in records and reports.
+        truth: True group of each client, if it is known; only for scoring and for the method `oracle`.
+        name: Name of the data.
+
+    Returns:
+        The clients.
+
+    Raises:
+        InputError: if an array is masked, holds missing or infinite values or texts, or does not fit the others.
+
+    Example:
+        >>> import numpy as np
+        >>> import coterie
+        >>> x = np.arange(12.0).reshape(6, 2)
+        >>> coterie.from_arrays({"north": (x, [0, 1, 0, 1, 0, 1]), "south": (x[:4], [1, 1, 0, 0])}).clients
+        ('north', 'south')
     """
     named = _named(clients, "client")
     if not named:
@@ -54,6 +71,7 @@ def from_arrays(
         _same_kind(train, held_out)
     codes, group_names = _groups(truth, list(named))
     labels = _labels(train, held_out)
+    _warn_of_classes(train)
     return FederatedDataset(_text(name, "name"), train, held_out, truth=codes, group_names=group_names, labels=labels)
 
 
@@ -68,9 +86,27 @@ def from_rows(
 ) -> FederatedDataset:
     """Return clients whose samples lie in flat arrays, for data that hardly fits or is a `numpy.memmap`.
 
-    x: (N, ...) float32 or float64; client i owns the next sizes[i] rows. A run in the same dtype (`dtype=...`) streams
-        through it block by block. Rows in C order and native byte order are used without a copy.
-    y: (N,) integer labels or numbers. ids: one for each client, by default 0, 1, ... truth: as in `from_arrays`.
+    Args:
+        x: Samples (N, ...), float32 or float64; client i owns the next sizes[i] rows. A run in the same dtype
+            (`dtype=...`) streams through it block by block. Rows in C order and native byte order are not copied.
+        y: Integer labels or numbers (N,).
+        sizes: Number of samples of each client.
+        ids: Id of each client; by default 0, 1, ...
+        truth: True group of each client, as in `from_arrays`.
+        name: Name of the data.
+
+    Returns:
+        The clients.
+
+    Raises:
+        InputError: if the arrays do not fit each other, or hold missing or infinite values.
+
+    Example:
+        >>> import numpy as np
+        >>> import coterie
+        >>> data = coterie.from_rows(np.arange(10.0).reshape(5, 2), [0, 1, 0, 1, 1], sizes=[2, 3])
+        >>> data.train.sizes.tolist()
+        [2, 3]
     """
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or x.itemsize not in (4, 8) or x.ndim < 2 or 0 in x.shape:
         kind = f"{x.dtype} of shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
@@ -85,14 +121,13 @@ def from_rows(
         )
     named = [_text(i, "client id") for i in (range(len(counts)) if ids is None else _listed(ids, "ids"))]
     if len(set(named)) != len(counts) or len(named) != len(counts):
-        raise InputError(
-            f"{len(set(named))} different ids for {len(counts)} clients: give every client an id of its own"
-        )
+        raise InputError(f"{len(set(named))} different ids for {len(counts)} clients: give every client a different id")
     for first in range(0, len(x), CHECKED_AT_ONCE):
         _refuse_holes(x[first : first + CHECKED_AT_ONCE], f"x from row {first} on")
     codes, group_names = _groups(truth, named)
     train = stack_shard(named, x, targets, counts)
     labels = _labels(train, None)
+    _warn_of_classes(train)
     return FederatedDataset(_text(name, "name"), train, truth=codes, group_names=group_names, labels=labels)
 
 
@@ -129,7 +164,7 @@ def _named(clients: PerClient, what: str) -> dict[ClientId, ClientArrays]:
     if isinstance(clients, Mapping):
         named = {_text(key, f"{what} id"): value for key, value in clients.items()}
         if len(named) != len(clients):
-            raise InputError(f"two {what} ids are equal as text: give every client an id of its own")
+            raise InputError(f"two {what} ids are equal as text: give every client a different id")
         return named
     if isinstance(clients, str | bytes) or not isinstance(clients, Sequence):
         raise InputError(f"clients must be {{id: (x, y)}} or a sequence of (x, y), got {type(clients).__name__}")
@@ -168,7 +203,7 @@ def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
     if 0 in x.shape[1:]:
         raise InputError(f"{where}: x has no features, shape {x.shape}; give at least one")
     wide = x.dtype.kind == "f" and x.itemsize >= 8
-    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+    with np.errstate(over="ignore"):  # infinite values are refused below
         x = x.astype(np.float64 if wide else np.float32, copy=False)
     _refuse_holes(x, f"{where}: x")
     return x
@@ -201,6 +236,20 @@ def _labels(train: Shard, test: Shard | None) -> tuple[int, ...]:
         return ()
     present = np.unique(train.y.numpy() if test is None else np.concatenate([train.y.numpy(), test.y.numpy()]))
     return () if np.array_equal(present, np.arange(len(present))) else tuple(present.tolist())
+
+
+def _warn_of_classes(train: Shard) -> None:
+    """Warn of targets of a regression that hold two whole numbers only, as classes do that were read as floats."""
+    if not train.y.is_floating_point() or len(train.y) < FEW_SAMPLES:
+        return
+    values = np.unique(train.y[:CHECKED_AT_ONCE].numpy())
+    if len(values) == 2 and (values == np.round(values)).all():
+        warnings.warn(
+            f"the targets are {values[0]:g} and {values[1]:g} only, but floats are the targets of a regression: pass "
+            "whole numbers, y.astype(int), if they are classes",
+            ColumnWarning,
+            stacklevel=3,
+        )
 
 
 def _text(value: object, what: str) -> str:

@@ -1,6 +1,7 @@
-"""Columns of a table, wherever it is: a frame, an Arrow table, a dict of arrays, a CSV or a Parquet file.
+"""Columns of a table in any form: a frame, an Arrow table, a dict of arrays, a CSV or a Parquet file.
 
-pandas, polars and pyarrow are known by what their tables can do, so that none of them has to be installed.
+Tables of pandas, polars and pyarrow are recognised by their methods, so that none of these packages has to be
+installed.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ READY = "fiubM"
 DELIMITERS = ",;\t|"
 SAMPLED = 50
 """Lines of a CSV file from which the delimiter is found."""
+SEPARATOR = re.compile(r"\"?sep=.\"?", re.IGNORECASE)
+"""First line by which some spreadsheets name the mark between cells."""
 SUFFIXES = (".csv", ".tsv", ".parquet")
 """Names of files that are tables end with one of these."""
 LONGEST_SHOWN = 60
 """Characters of a cell that a message shows."""
+LONGEST_WHOLE = 2**53
+"""Size from which whole numbers are not exact as floating-point numbers."""
 CHUNK = 10_000
 """Rows of a CSV file that are held as texts at a time."""
 
@@ -47,6 +52,8 @@ class Columns:
     names: tuple[str, ...]
     read: Callable[[str], Values]
     """(N,) of any type that NumPy knows."""
+    categorical: frozenset[str] = frozenset()
+    """Names of the columns that are categorical although their levels are numbers."""
 
     def values(self, name: str) -> Values:
         """Return a column in one of the kinds that `Values` allows."""
@@ -97,17 +104,27 @@ def _frame(frame: Any) -> Columns:
     """pandas and polars: columns by name, each with to_numpy()."""
     names = _distinct([str(name) for name in frame.columns])
     original = dict(zip(names, frame.columns, strict=True))
-    return Columns(names, lambda name: np.asarray(frame[original[name]].to_numpy()))
+    kinds = {name: getattr(frame[original[name]], "dtype", None) for name in names}
+    categorical = frozenset(name for name, kind in kinds.items() if _has_number_levels(kind, "categories"))
+    return Columns(names, lambda name: np.asarray(frame[original[name]].to_numpy()), categorical)
 
 
 def _arrow(table: Any) -> Columns:
-    return Columns(_distinct(table.column_names), lambda name: np.asarray(table.column(name).to_numpy()))
+    names = _distinct(table.column_names)
+    categorical = frozenset(name for name in names if _has_number_levels(table.schema.field(name).type, "value_type"))
+    return Columns(names, lambda name: np.asarray(table.column(name).to_numpy()), categorical)
+
+
+def _has_number_levels(kind: object, levels: str) -> bool:
+    """Return whether the type of a column of pandas or pyarrow is categorical with numbers as levels."""
+    found = str(getattr(getattr(kind, levels, None), "dtype", getattr(kind, levels, "")))
+    return str(kind).startswith(("category", "dictionary")) and found.startswith(("int", "uint", "float", "double"))
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise InputError(f"the table has two columns named {shown(twice)}: give every column a name of its own")
+        raise InputError(f"the table has two columns named {shown(twice)}: give every column a different name")
     for name in names:
         refuse_unwritable(name, "a column is named")
     return tuple(names)
@@ -164,7 +181,7 @@ def _parquet(path: Path) -> Columns:
 
 
 def _csv(path: Path, texts: Collection[str], wanted: Collection[str] | None) -> Columns:
-    """The names at once; the values, all in one go, when the first is asked for."""
+    """Return the names at once; the values, all in one go, when the first is asked for."""
     with _readable(path):
         delimiter = _delimiter(path)
     names = _header(path, delimiter)
@@ -189,8 +206,10 @@ def _readable(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _lines(path: Path, delimiter: str) -> Iterator[Iterator[list[str]]]:
-    """The lines of a CSV file as lists of cells, the header first."""
+    """Yield the lines of a CSV file as lists of cells, the header first."""
     with open(path, newline="", encoding="utf-8-sig") as file:
+        if SEPARATOR.fullmatch(file.readline().strip()) is None:
+            file.seek(0)
         yield csv.reader(file, delimiter=delimiter)
 
 
@@ -219,13 +238,14 @@ def _delimiter(path: Path) -> str:
     if fitting:
         return fitting[0]
     with open(path, encoding="utf-8-sig") as file:
-        return max(DELIMITERS, key=file.readline().count)
+        first = next((line for line in file if SEPARATOR.fullmatch(line.strip()) is None), "")
+    return max(DELIMITERS, key=first.count)
 
 
 def _parse(
     path: Path, delimiter: str, texts: set[str], wanted: Collection[str] | None
 ) -> tuple[dict[str, Values], set[str]]:
-    """Every wanted column, and the names of those that turned out to be texts after some rows of numbers."""
+    """Return every wanted column, and the names of those that turned out to be texts after some rows of numbers."""
     names = _header(path, delimiter)
     kept = {name: place for place, name in enumerate(names) if wanted is None or name in wanted}
     parts: dict[str, list[Values]] = {name: [] for name in kept}
@@ -246,16 +266,40 @@ def _parse(
 
 def _chunks(path: Path, delimiter: str, width: int) -> Iterator[list[list[str]]]:
     with _lines(path, delimiter) as lines:
-        next(lines)
+        header = next(lines)
         while rows := list(islice(lines, CHUNK)):
             rows = [row for row in rows if row]  # a line with nothing on it is no row
-            odd = next((row for row in rows if len(row) != width), None)
-            if odd is not None:
+            for row in rows:
+                _refuse_row(path, row, width, delimiter)
+            if header in rows:
                 raise InputError(
-                    f"{path}: a row has {len(odd)} values for {width} columns, it begins with {shown(odd[:3])}"
+                    f"{path}: a row repeats the names of the columns, as in a file that was joined from several: "
+                    "remove it"
                 )
             if rows:
                 yield rows
+
+
+def _refuse_row(path: Path, row: list[str], width: int, delimiter: str) -> None:
+    """Raise InputError for a row with too few or too many cells, or with a cell that has swallowed other rows."""
+    if len(row) != width:
+        raise InputError(f"{path}: a row has {len(row)} values for {width} columns, it begins with {shown(row[:3])}")
+    for place, cell in enumerate(row):
+        if ("\n" in cell or "\r" in cell) and _holds_rows(cell, place, width, delimiter):
+            raise InputError(
+                f"{path}: a cell holds whole rows, it begins with {shown(cell)}: a quotation mark is probably missing "
+                "or left over; double the marks inside cells"
+            )
+
+
+def _holds_rows(cell: str, place: int, width: int, delimiter: str) -> bool:
+    """Return whether a cell is the end of a row, perhaps further rows, and the beginning of a row.
+
+    A quotation mark that opens a cell and is never closed makes all rows up to the next mark one cell.
+    """
+    first, *others = (line.count(delimiter) for line in cell.splitlines())
+    *inner, last = others or [-1]
+    return first == width - 1 - place and last in (place, width - 1) and all(count == width - 1 for count in inner)
 
 
 CODES = re.compile(r"^[+-]?0\d|_", re.MULTILINE)
@@ -298,7 +342,8 @@ def _of_one_kind(values: Values, name: str) -> Values:
     if values.dtype.kind in "UT":
         values = values.astype(object)
     kinds = {_kind(value) for value in values} - {"missing"} if values.dtype.kind == "O" else {str(values.dtype)}
-    if kinds and kinds <= {"number", "bool"} and kinds != {"bool"}:
+    numbers = bool(kinds) and kinds <= {"number", "bool"} and kinds != {"bool"}
+    if numbers and not any(_is_long(value) for value in values):
         return np.array([np.nan if _kind(value) == "missing" else _number(value) for value in values])
     if kinds == {"date"}:
         return np.array([_date(value) for value in values], dtype="datetime64[us]")
@@ -306,17 +351,22 @@ def _of_one_kind(values: Values, name: str) -> Values:
         raise InputError(
             f"column {name!r} holds {' and '.join(sorted(kinds))}: convert it to numbers or to texts first"
         )
-    # true and false with missing values, and numbers among texts, are read as texts
+    # true and false with missing values, numbers among texts, and whole numbers whose last digits a float would lose
     found = np.array([None if _kind(value) == "missing" else _text(value) for value in values], dtype=object)
     for text in set(found) - {None}:
         refuse_unwritable(text, f"column {name!r} holds")
     return found
 
 
+def _is_long(value: object) -> bool:
+    """Return whether a number is exact and would not be as a floating-point number."""
+    return isinstance(value, int | np.integer | Decimal) and abs(_number(value)) >= LONGEST_WHOLE
+
+
 def _text(value: object) -> str | None:
     """Return a cell as text without spaces around it; None if nothing is left."""
-    if isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_):
-        return number_text(_number(value))
+    if isinstance(value, float | np.floating):
+        return number_text(float(value))
     return str(value).strip() or None
 
 

@@ -61,7 +61,7 @@ def _same_counts(one: ColumnSummary, other: ColumnSummary, fewest: int) -> bool:
 
 
 def _counts(column: ColumnSummary) -> list[tuple[int, int]]:
-    """How often each level occurs, in all rows and in training rows; empty where levels are not all listed."""
+    """Return the counts of each level in all rows and in training rows; empty if levels are not all listed."""
     levels: tuple[Level, ...] | None = None
     if column.texts is not None and column.marks is not None and not column.unnamed.levels:
         levels = (*column.texts, *column.marks, *(column.codes or ())) if column.codes is not None else None

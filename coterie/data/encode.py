@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.readings import PLAIN
-from coterie.core.schema import OTHER, Category, Date, Floats, Mask, Number, Schema, Values, level_text, missing_cells
+from coterie.core.readings import PLAIN, same_name
+from coterie.core.schema import (
+    OTHER,
+    Category,
+    Column,
+    Date,
+    Floats,
+    Mask,
+    Number,
+    Schema,
+    Values,
+    level_text,
+    missing_cells,
+)
 from coterie.data.columns import Columns, open_columns, shown
 from coterie.data.fitting import LARGEST, MISSING_CODES
 from coterie.errors import ColumnWarning, InputError
@@ -27,6 +39,11 @@ MOST_ROWS, FEW_TRAINING_ROWS = 0.5, 0.25
 """A gap or a rare value in more than this share of the rows, and in less than that of the training rows, is odd."""
 MANY_ROWS = 10
 """Rows below which that may be chance."""
+ODD_SHARES = {
+    " missing": "no value",
+    f"={OTHER}": "a value that is rare or absent in the training rows",
+}
+"""Ends of the names of features of zeros and ones whose share of ones is checked, with their meaning."""
 
 
 def encode(schema: Schema, source: object) -> Floats:
@@ -72,7 +89,7 @@ def target_of(values: Values, schema: Schema) -> Floats | Ints:
 
 
 def _labels(values: Values, schema: Schema) -> list[object]:
-    """The cells of a target as labels of the kind that the schema has."""
+    """Return the cells of a target as labels of the kind that the schema has."""
     first = schema.classes[0]
     cells: list[Any] = values.tolist()
     if isinstance(first, str):
@@ -130,24 +147,28 @@ def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> I
         missing = column.missing(values)
         if missing.any() and not schema.impute:
             refuse_holes(missing, column.name)
-        if missing.any() and not column.indicator:
-            count = int(missing.sum())
-            warnings.warn(
-                f"column {column.name!r} has {count} missing value{'' if count == 1 else 's'}, but training rows had "
-                "none: they count as the mean or the reference level",
-                ColumnWarning,
-                stacklevel=3,
-            )
+        _warn_of_holes(column, missing)
+        if rows is None and isinstance(column, Category):
+            _warn_of_spelling(column, values[~missing])
         for at, (name, feature) in enumerate(zip(column.features, column.encode(values), strict=True)):
             refuse_large(feature, column.name)
             scale = next(scales)
             if at == 0 and isinstance(column, Number | Date):
                 _warn_if_far(column.name, feature[~missing], scale, training=rows is not None)
-            if name == f"{column.name} missing":
-                _warn_if_many(column.name, "no value", feature, scale)
-            if isinstance(column, Category) and name == f"{column.name}={OTHER}":
-                _warn_if_many(column.name, "a value that is rare or absent in the training rows", feature, scale)
+            _warn_if_many(column.name, ODD_SHARES.get(name.removeprefix(column.name), ""), feature, scale)
             yield name, feature
+
+
+def _warn_of_holes(column: Column, missing: Mask) -> None:
+    """Warn of missing values in a column that had none in the training rows."""
+    if missing.any() and not column.indicator:
+        count = int(missing.sum())
+        warnings.warn(
+            f"column {column.name!r} has {count} missing value{'' if count == 1 else 's'}, but training rows had "
+            "none: they count as the mean or the reference level",
+            ColumnWarning,
+            stacklevel=4,
+        )
 
 
 def _warn_if_far(name: str, values: Floats, scale: tuple[float, float], training: bool) -> None:
@@ -175,8 +196,24 @@ def _warn_if_far(name: str, values: Floats, scale: tuple[float, float], training
         )
 
 
+def _warn_of_spelling(column: Category, values: Values) -> None:
+    """Warn of a level that is pooled although it is probably one of the schema in another spelling."""
+    levels = {same_name(level): level for level in (column.reference, *column.levels)}
+    found = {level_text(value) for value in values.tolist()} - set(levels.values())
+    alike = sorted(text for text in found if same_name(text) in levels)
+    if alike and column.other:
+        warnings.warn(
+            f"column {column.name!r} holds {shown(alike[0])}, which counts as {OTHER!r} but is probably "
+            f"{shown(levels[same_name(alike[0])])} in another spelling: write it as in the training rows",
+            ColumnWarning,
+            stacklevel=4,
+        )
+
+
 def _warn_if_many(name: str, what: str, feature: Floats, scale: tuple[float, float]) -> None:
-    """Warn if most rows have a property, a feature of zeros and ones, that few training rows had."""
+    """Warn if most rows have a property, a feature of zeros and ones, that few training rows had; "" for none."""
+    if not what:
+        return
     share, known = float(feature.mean()) if len(feature) else 0.0, scale[0]
     if len(feature) >= MANY_ROWS and scale != (0.0, 1.0) and share > MOST_ROWS and known < FEW_TRAINING_ROWS:
         warnings.warn(

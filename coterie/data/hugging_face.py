@@ -64,6 +64,12 @@ def from_hf(
     Raises:
         ConfigError: if a column does not exist, or `client` is missing or superfluous.
         InputError: if the source is of another kind, or its values cannot be used.
+
+    Example:
+        >>> import coterie
+        >>> import datasets  # doctest: +SKIP
+        >>> patients = datasets.load_from_disk("patients")  # doctest: +SKIP
+        >>> data = coterie.from_hf(patients, client="hospital", target="label")  # doctest: +SKIP
     """
     train, test = _splits(source, client)
     owner = OWNER if client is None else client
@@ -81,7 +87,7 @@ def from_hf(
     return replace(data, name=name)
 
 
-# ---- what a data set offers ------------------------------------------------------------------------------------------
+# ---- columns of a data set -------------------------------------------------------------------------------------------
 
 
 class _Rows:
@@ -258,6 +264,8 @@ def _classes(rows: _Rows, target: str) -> tuple[str, ...]:
     if named:
         return named
     values = rows.values(target)
+    if values.dtype.kind == "O" and any(value is None or value != value for value in values.tolist()):
+        raise InputError(f"column {target!r} has missing values: drop those rows")
     return tuple(sorted(set(map(str, values)))) if values.dtype.kind in "OUT" else ()
 
 

@@ -46,6 +46,13 @@ def dirichlet(y: npt.ArrayLike, clients: int, alpha: float, seed: int = 0, *, le
     Raises:
         ConfigError: if there are fewer samples than `clients` times `least`, or alpha is not a number above 0.
         InputError: if y is not a list of classes.
+
+    Example:
+        >>> import numpy as np
+        >>> from coterie.data import partition
+        >>> clients = partition.dirichlet(np.arange(100) % 5, clients=4, alpha=0.3)
+        >>> sum(len(positions) for positions in clients.values())
+        100
     """
     classes = _classes(y)
     if not isinstance(alpha, int | float) or not 0 < alpha < np.inf:
@@ -61,7 +68,7 @@ def dirichlet(y: npt.ArrayLike, clients: int, alpha: float, seed: int = 0, *, le
 
 
 def classes_per_client(y: npt.ArrayLike, clients: int, classes: int, seed: int = 0) -> Partition:
-    """Return a partition in which every client has samples of at most so many classes.
+    """Return a partition in which every client has samples of a limited number of classes.
 
     Classes are given to clients so that all are used about equally often; the samples of a class are divided evenly
     among the clients that have it.
@@ -78,6 +85,14 @@ def classes_per_client(y: npt.ArrayLike, clients: int, classes: int, seed: int =
     Raises:
         ConfigError: if clients times classes cannot cover all classes, or a class has fewer samples than clients.
         InputError: if y is not a list of classes.
+
+    Example:
+        >>> import numpy as np
+        >>> from coterie.data import partition
+        >>> y = np.arange(100) % 5
+        >>> clients = partition.classes_per_client(y, clients=5, classes=2)
+        >>> {len(set(y[positions])) for positions in clients.values()}
+        {2}
     """
     numbers = _classes(y)
     known = int(numbers.max()) + 1
@@ -113,6 +128,11 @@ def iid(samples: int, clients: int, seed: int = 0) -> Partition:
 
     Raises:
         ConfigError: if there are fewer samples than clients.
+
+    Example:
+        >>> from coterie.data import partition
+        >>> [len(positions) for positions in partition.iid(10, clients=3).values()]
+        [4, 3, 3]
     """
     _check_clients(clients, samples, 1)
     order = generator(key_for(check_seed(seed), Purpose.SCENARIO)).permutation(samples)
@@ -132,6 +152,11 @@ def by_column(values: npt.ArrayLike) -> Partition:
 
     Raises:
         InputError: if a value is missing, or the values are not one-dimensional.
+
+    Example:
+        >>> from coterie.data import partition
+        >>> {name: positions.tolist() for name, positions in partition.by_column(["north", "south", "north"]).items()}
+        {'north': [0, 2], 'south': [1]}
     """
     column = _one_axis(values, "the column of clients")
     rows: dict[str, list[int]] = {}
@@ -164,6 +189,13 @@ def partitioned(
 
     Raises:
         InputError: if a position is out of range or occurs twice, or the arrays cannot be used.
+
+    Example:
+        >>> import numpy as np
+        >>> from coterie.data import partition, partitioned
+        >>> x, y = np.zeros((6, 2)), np.array([0, 1, 0, 1, 0, 1])
+        >>> partitioned(x, y, partition.iid(6, clients=2)).train.sizes.tolist()
+        [3, 3]
     """
     held_out = None if test is None else _cut(*test, "test partition")
     return from_arrays(_cut(x, y, partition, "partition"), test=held_out, name=name)
@@ -199,6 +231,8 @@ def _classes(y: npt.ArrayLike) -> Ints:
         raise InputError("y must hold classes (whole numbers, texts or true/false), got floating-point numbers")
     if not len(values):
         raise InputError("y is empty: give at least one sample")
+    if values.dtype.kind == "O" and any(value is None or value != value for value in values.tolist()):
+        raise InputError("y has missing values: every sample needs a class")
     return np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1]
 
 

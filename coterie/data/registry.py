@@ -49,7 +49,7 @@ class ScenarioEntry:
 
 _CLIENTS = "number of clients (m)"
 _SIZES = "samples a client (n_i): 50, 10-200 drawn uniformly, or 900x10+20x50"
-_TRAIN_IMAGES = Option("train_images", int, "use only the first so many training images; unset: all", None, low=1)
+_TRAIN_IMAGES = Option("train_images", int, "number of training images to use, from the first; unset: all", None, low=1)
 _HOLDOUT = Option(
     "holdout",
     float,
@@ -71,7 +71,7 @@ _SHIFTED_IMAGES = (
         low=1,
     ),
 )
-_POOL = Option("pool", int, "means over squares of so many pixels a side", 1, low=1)
+_POOL = Option("pool", int, "side of the squares of pixels that are averaged", 1, low=1)
 _CONCEPTS = (
     Option("concepts", int, "true groups, with different meanings of labels", 3, low=1),
     Option("beta", float, "share of the labels whose meaning differs between concepts", 0.4, low=0, high=1),
@@ -189,7 +189,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 *_label_shift("dirichlet_prior"),
                 _corruptions(True),
                 _POOL,
-                Option("pca", int, "project on so many principal axes of clean images; unset: pixels", None, low=1),
+                Option("pca", int, "principal axes of clean images to project on; unset: pixels", None, low=1),
             ),
         ),
         ScenarioEntry(
@@ -253,7 +253,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             "handwritten characters of real writers; their groups are unknown",
             femnist.femnist,
             femnist.RECOMMENDED,
-            (Option("writers", int, "use only the first so many writers; unset: all", None, low=1),),
+            (Option("writers", int, "number of writers to use, from the first; unset: all", None, low=1),),
         ),
         ScenarioEntry(
             "linear-representation",
@@ -375,7 +375,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                     listed=True,
                 ),
                 Option("drop", str, "columns to leave out, separated by commas or by repeating the flag", listed=True),
-                Option("task", str, "what the target is; unset: inferred from its values", None, get_args(Task)),
+                Option("task", str, "task of the target; unset: inferred from its values", None, get_args(Task)),
                 Option(
                     "missing",
                     str,

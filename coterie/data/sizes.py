@@ -11,14 +11,14 @@ from coterie.errors import ConfigError
 
 
 def equal_parts(total: int, parts: int, what: str = "clients") -> list[int]:
-    """Sizes that differ by at most one and sum to `total`; an error if a part would be empty."""
+    """Return sizes that differ by at most one and sum to `total`; an error if a part would be empty."""
     if parts < 1 or parts > total:
         raise ConfigError(f"{total} samples cannot be cut into {parts} {what} with at least one sample each")
     return [total // parts + (index < total % parts) for index in range(parts)]
 
 
 def by_shares(total: int, shares: Sequence[float], what: str = "groups") -> list[int]:
-    """Whole numbers in proportion to `shares` that sum to `total` (largest remainders), none of them zero."""
+    """Return whole numbers in proportion to `shares` that sum to `total` (largest remainders), none of them zero."""
     if not np.isfinite(shares).all() or min(shares) <= 0:
         raise ConfigError(f"shares must be above 0, got {list(shares)}")
     if total < len(shares):
@@ -33,7 +33,7 @@ def by_shares(total: int, shares: Sequence[float], what: str = "groups") -> list
 
 
 def described_sizes(text: str, clients: int, random: np.random.Generator) -> np.ndarray:
-    """`50` for all, `10-200` drawn uniformly, `900x10+20x50` so many clients of each size."""
+    """Return the sizes of a text: `50` for all, `10-200` drawn uniformly, `900x10+20x50` by numbers of clients."""
     if re.fullmatch(r"\d+", text):
         sizes = np.full(clients, int(text))
     elif match := re.fullmatch(r"(\d+)-(\d+)", text):

@@ -1,17 +1,18 @@
-"""Summaries of tables that add up: what one party says of its table, so that all parties can agree on a schema.
+"""Summaries of tables that add up, from which several parties agree on one schema without showing rows.
 
 A summary holds names, counts, means, sums of squared deviations, extremes and the levels of text columns; no row. The
 summary of two tables together follows from their summaries (`merge`). A party may hold one client or many.
 
 A cell of text may be read in several ways: `1,5` is a number with a decimal comma, `03/04/2024` a date by two readings.
-A summary keeps every reading that fits all cells of the column, so that the readings that fit all parties remain.
+A summary keeps every reading that fits all cells of the column. The readings that fit the cells of all parties remain
+when summaries are added.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -30,6 +31,8 @@ MOST_LEVELS = 1000
 """Number of different texts of a column that a summary lists."""
 MOST_CODES = 100
 """Number of different whole numbers of a column that a summary lists."""
+LARGEST_COUNT = 2**53
+"""Largest count in a summary; larger ones are not exact as floating-point numbers."""
 REGISTERS = 1024
 """Registers of a sketch; its relative standard error is 1.04 / sqrt(REGISTERS), about 3 %."""
 
@@ -39,7 +42,7 @@ REGISTERS = 1024
 
 @dataclass(frozen=True)
 class Moments:
-    """Numbers of a column, as one reading reads them. Counts, means and deviations are those of training rows."""
+    """Moments of the numbers of a column by one reading; counts, means and deviations are those of training rows."""
 
     reading: str
     count: int
@@ -125,7 +128,7 @@ Levels = tuple[Level, ...] | None
 
 
 def _split(levels: tuple[Level, ...], least: int, longest: int) -> tuple[tuple[Level, ...], tuple[Level, ...]]:
-    """Levels that are named, and those that are only counted."""
+    """Return the levels that are named, and those that are only counted."""
     named = tuple(
         level for level in levels if level.rows >= least and len(level.text) <= longest and level.text.isprintable()
     )
@@ -179,7 +182,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What one party says of a column: counts, means and levels, no row."""
+    """Summary of a column of one party: counts, means and levels, no row."""
 
     name: str
     rows: int
@@ -207,7 +210,7 @@ class ColumnSummary:
     unreadable: str = ""
     """Why the column of a party cannot be read, such as a column of lists; empty if it can."""
     unnamed: Unnamed = Unnamed()
-    """Levels of a column of texts that are counted and not listed."""
+    """Counts of the levels of a column of texts that are not listed."""
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
         """Return the summary of both parts."""
@@ -270,7 +273,7 @@ class ColumnSummary:
 
 @dataclass(frozen=True)
 class TableSummary:
-    """What one party, or all parties together, say of a table."""
+    """Summary of the table of one party, or of the tables of all parties together."""
 
     clients: int
     """Number of clients."""
@@ -307,7 +310,7 @@ class TableSummary:
 
     @classmethod
     def of_plain(cls, plain: object) -> TableSummary:
-        """Return the summary that `plain` described.
+        """Return the summary with this plain form.
 
         Raises:
             InputError: if it is no summary, or one that no table has.
@@ -341,24 +344,61 @@ def merge(summaries: Iterable[TableSummary]) -> TableSummary:
 
 def _check(column: ColumnSummary) -> None:
     """Raise InputError for values that no column has."""
-    moments = [*column.numbers.readings, *column.dates.readings]
-    levels = [level for listed in (column.texts, column.marks, column.codes) for level in listed or ()]
-    counts = [column.rows, column.training, column.missing, column.training_missing, column.infinite]
-    counts += [column.numbers.rows, column.dates.rows]
-    counts += [count for m in moments for count in (m.count, m.low_rows, m.high_rows)]
-    counts += [count for level in levels for count in (level.rows, level.training)]
-    counts += [column.unnamed.levels, column.unnamed.rows, column.unnamed.training]
-    figures = [figure for m in moments for figure in (m.mean, m.deviation, m.low, m.high, m.next_low, m.next_high)]
-    known = all(m.reading in READINGS and m.deviation >= 0 for m in moments)
-    if min(counts) < 0 or max(counts) > 2**53 or not all(map(math.isfinite, figures)) or not known:
-        raise InputError(f"the summary of column {shown(column.name)} has figures that no table has")
-    if len(column.texts or ()) > MOST_LEVELS or len(column.codes or ()) > MOST_CODES:
-        raise InputError(f"the summary of column {shown(column.name)} lists too many levels")
-    hexadecimal = set(column.sketch) <= set("0123456789abcdef")
-    if len(column.sketch) not in (0, 2 * REGISTERS) or not hexadecimal:
-        raise InputError(f"the summary of column {shown(column.name)} has no valid sketch")
-    if any(level.text != number_text(float(level.text)) for level in column.codes or ()):
-        raise InputError(f"the summary of column {shown(column.name)} lists codes that are no numbers")
+    for holds, problem in CHECKS:
+        if not holds(column):
+            raise InputError(f"the summary of column {shown(column.name)} {problem}")
+
+
+def _moments(column: ColumnSummary) -> tuple[Moments, ...]:
+    return (*column.numbers.readings, *column.dates.readings)
+
+
+def _counts(column: ColumnSummary) -> Iterator[int]:
+    """Yield every count of a summary."""
+    yield from (column.rows, column.training, column.missing, column.training_missing, column.infinite)
+    yield from (column.numbers.rows, column.dates.rows)
+    yield from (column.unnamed.levels, column.unnamed.rows, column.unnamed.training)
+    for moments in _moments(column):
+        yield from (moments.count, moments.low_rows, moments.high_rows)
+    for levels in (column.texts, column.marks, column.codes):
+        for level in levels or ():
+            yield from (level.rows, level.training)
+
+
+def _counts_are_possible(column: ColumnSummary) -> bool:
+    return all(0 <= count <= LARGEST_COUNT for count in _counts(column))
+
+
+def _moments_are_possible(column: ColumnSummary) -> bool:
+    return all(
+        moments.reading in READINGS
+        and moments.deviation >= 0
+        and all(map(math.isfinite, (moments.mean, moments.deviation)))
+        and all(map(math.isfinite, (moments.low, moments.high, moments.next_low, moments.next_high)))
+        for moments in _moments(column)
+    )
+
+
+def _levels_are_few(column: ColumnSummary) -> bool:
+    return len(column.texts or ()) <= MOST_LEVELS and len(column.codes or ()) <= MOST_CODES
+
+
+def _sketch_is_valid(column: ColumnSummary) -> bool:
+    return len(column.sketch) in (0, 2 * REGISTERS) and set(column.sketch) <= set("0123456789abcdef")
+
+
+def _codes_are_numbers(column: ColumnSummary) -> bool:
+    return all(level.text == number_text(float(level.text)) for level in column.codes or ())
+
+
+CHECKS: tuple[tuple[Callable[[ColumnSummary], bool], str], ...] = (
+    (_counts_are_possible, "has figures that no table has"),
+    (_moments_are_possible, "has figures that no table has"),
+    (_levels_are_few, "lists too many levels"),
+    (_sketch_is_valid, "has no valid sketch"),
+    (_codes_are_numbers, "lists codes that are no numbers"),
+)
+"""Properties of every summary of a column, each with the end of the message for a summary without it."""
 
 
 # ---- the summary of one column ---------------------------------------------------------------------------------------
@@ -384,7 +424,7 @@ def summarize(name: str, values: Values, training: Mask, owner: Ints) -> ColumnS
 
 
 def _of_numbers(empty: ColumnSummary, values: Floats, training: Mask) -> ColumnSummary:
-    """Numbers that were never texts fit every reading."""
+    """Return the summary of numbers that were never texts, which fit every reading."""
     missing, infinite = np.isnan(values), np.isinf(values)
     kept = ~missing & ~infinite
     found = replace(
@@ -429,7 +469,7 @@ def _of_dates(empty: ColumnSummary, values: Values, training: Mask) -> ColumnSum
 
 
 def _of_texts(empty: ColumnSummary, values: Values, training: Mask) -> ColumnSummary:
-    """Every different text is read once."""
+    """Return the summary of texts, each different one of which is read once."""
     rows = Counter(values.tolist())
     trained = Counter(values[training].tolist())
     kinds: dict[str, list[str]] = {"marks": [], "numbers": [], "dates": [], "texts": []}

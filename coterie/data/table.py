@@ -16,7 +16,7 @@ from coterie.core.readings import PLAIN, is_mark, number_text
 from coterie.core.schema import ColumnNote, Floats, Schema, Values, missing_cells
 from coterie.core.validation import Split, split
 from coterie.data.arrays import stack_shard
-from coterie.data.columns import Columns, open_columns, shown
+from coterie.data.columns import LONGEST_WHOLE, Columns, open_columns, shown
 from coterie.data.encode import (
     features_of,
     marks_are_missing,
@@ -40,6 +40,11 @@ RECOMMENDED |= {"patience": 5, "client_weight": "samples"}
 that step 200 rounds of 10 steps shrink the error by e^-10 along every direction whose curvature is a two-hundredth of
 the largest client's or more."""
 HOLDOUT = 0.25
+NUMBER_LEVELS = (
+    "is categorical, but its levels are numbers: write them as texts such as 'level 3', or convert the column to "
+    "numbers"
+)
+"""Reason why a column of a data frame is left out: it would be read as numbers."""
 MOST_COMPARED, FINE = 2000, 0.3
 """First rows of a table from which it is judged whether rows are alike by chance: not if a column has different values
 in so many of them."""
@@ -62,8 +67,7 @@ def from_table(
 ) -> FederatedDataset:
     """Return the clients whose samples are the rows of a table.
 
-    What became of every column is in `column_notes` of the result; columns that are left out are also named in a
-    warning.
+    `column_notes` of the result has a note about every column. Columns that are left out are also named in a warning.
 
     Args:
         source: A DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or a path to .csv, .tsv or
@@ -93,6 +97,15 @@ def from_table(
     Raises:
         InputError: if the table cannot be read, or could be read in two ways.
         ConfigError: if an argument does not fit.
+
+    Example:
+        >>> import coterie
+        >>> table = {"site": ["a", "b"] * 20, "hours": list(range(40)), "score": [h * (1 + h % 2) for h in range(40)]}
+        >>> data = coterie.from_table(table, client="site", target="score")
+        >>> data.schema.feature_names
+        ('hours',)
+        >>> print(data.column_notes[0].action, data.column_notes[0].detail)
+        client 2 clients, 40 rows
     """
     if schema is not None and (task is not None or drop is not None or missing != "impute"):
         raise ConfigError("the schema says how the table is read: leave out task, drop and missing")
@@ -102,6 +115,8 @@ def from_table(
     _refuse_odd_clients(opened, holdout)
     notes: tuple[ColumnNote, ...] = ()
     if schema is None:
+        if task is None and target in opened.columns.categorical and len(set(opened.targets.tolist())) > 2:
+            raise InputError(f"target {target!r} {NUMBER_LEVELS}; or choose task='classification'")
         settings = TableSettings(target, opened.asked, opened.left_out, task, missing, standardize)
         schema, notes = fit_schema(merge([opened.summary()]), settings)
     else:
@@ -113,7 +128,7 @@ def from_table(
 
 
 def _notes_of(schema: Schema) -> tuple[ColumnNote, ...]:
-    """Notes of a table that is read by the schema of another one."""
+    """Return notes of a table that is read by the schema of another one."""
     task = f"classification: {len(schema.classes)} classes" if schema.classes else "regression"
     used = [ColumnNote(column.name, "used", f"{column.kind}, read by the given schema") for column in schema.columns]
     return (*used, ColumnNote(schema.target, "target", f"{task}, read by the given schema"))
@@ -126,13 +141,13 @@ def _refuse_odd_clients(opened: OpenTable, holdout: float | None) -> None:
         raise InputError(f"client column {name!r} holds only {shown(ids[0])}: there must be two clients or more")
     if holdout and len(opened.rows) == len(ids):
         raise InputError(
-            f"every row has a client of its own, so none can be held out: is {name!r} the client column? else say "
+            f"every row has another client, so none can be held out: is {name!r} the client column? if it is, pass "
             "holdout=0"
         )
 
 
 def _warnings(data: FederatedDataset, opened: OpenTable) -> list[str]:
-    """Texts about decisions that a user of Python should see; the command line prints all notes instead."""
+    """Return texts about decisions that a user of Python should see; the command line prints all notes instead."""
     notes = data.column_notes
     asked = {*opened.left_out, *(opened.columns.names if opened.asked is not None else ())}
     dropped = [
@@ -207,7 +222,7 @@ class OpenTable:
     owner: Ints
     """Position of the client of each of these rows, (n,)."""
     parts: Split
-    """Which of these rows train and which test, client after client."""
+    """Split of these rows into training and test rows, client after client."""
     targets: Values
     """Target of each of these rows as the table has it, (n,)."""
     without_target: int
@@ -216,13 +231,16 @@ class OpenTable:
     """Number of clients none of whose rows has a target."""
 
     def summary(self) -> TableSummary:
-        """Return names, counts, means and levels of all columns but the client's: what leaves the party."""
+        """Return the summary of all columns but that of the clients; it is all that leaves the party."""
         training = np.zeros(len(self.rows), dtype=bool)
         training[self.parts.train] = True
         wanted = self.columns.names if self.asked is None else (*self.asked, self.target)
         parts = []
         for name in self.columns.names:
             if name == self.client or name not in wanted or name in self.left_out:
+                continue
+            if name in self.columns.categorical and name != self.target:
+                parts.append(ColumnSummary(name, len(self.rows), int(training.sum()), unreadable=NUMBER_LEVELS))
                 continue
             try:
                 values = self.targets if name == self.target else self.columns.values(name)[self.rows]
@@ -266,7 +284,7 @@ class OpenTable:
         return len(known) - len(np.unique(known)) if finest > FINE * min(len(known), MOST_COMPARED) else 0
 
     def _with_client(self, notes: Sequence[ColumnNote], copies: int) -> tuple[ColumnNote, ...]:
-        """Notes of all columns in the order of the table."""
+        """Return notes of all columns in the order of the table."""
         known = {note.column: note for note in notes}
         lost = f"; {self.lost_clients} clients have no row with a target" if self.lost_clients else ""
         odd = "".join(f"; {remark}" for remark in client_remarks(self.ids, len(self.rows), copies))
@@ -360,7 +378,7 @@ def step_size(schema: Schema, squares: Floats, sizes: Ints) -> float:
 
 
 def stable_step(squares: Floats, sizes: Ints) -> float:
-    """A step size with which least squares converges for every client, from each row's squared length (N,).
+    """Return a step size with which least squares converges for every client, from each row's squared length (N,).
 
     Steps converge below 2 / L, where L is the largest curvature of a client's loss: the largest eigenvalue of its
     X'X / n_i with the constant 1 as a feature, and at most the mean squared length of its rows. The
@@ -372,7 +390,7 @@ def stable_step(squares: Floats, sizes: Ints) -> float:
 
 
 def logistic_step(length: float) -> float:
-    """A step size for logistic regression, from the mean squared length of the rows.
+    """Return a step size for logistic regression, from the mean squared length of the rows.
 
     The curvature of the pooled logistic loss is at most a quarter of the mean squared length, with the constant 1 as a
     feature. Gradients are bounded, so that a client with a larger curvature overshoots but does not diverge.
@@ -398,7 +416,7 @@ def _columns_of(schema: Schema, target: str, features: Names) -> tuple[str, ...]
 def _opened(
     source: object, client: str, target: str, features: Names, drop: Names, schema: Schema | None
 ) -> tuple[Columns, tuple[str, ...] | None, tuple[str, ...]]:
-    """The table, the names of its feature columns if they were named, and those of the columns to leave out."""
+    """Return the table, the names of its feature columns if they were named, and those of the columns to leave out."""
     for what, column in (("client", client), ("target", target)):
         if not isinstance(column, str):
             raise ConfigError(f"{what} must be the name of a column, got {type(column).__name__}")
@@ -479,9 +497,15 @@ def _mixed(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _clients(values: Values, client: str) -> tuple[list[str], Ints]:
-    """The ids in the order of first appearance, and the position of each row's client, (n,)."""
+    """Return the ids in the order of first appearance, and the position of each row's client, (n,)."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise InputError(f"client column {client!r} holds an infinite number: give every row the id of its client")
+    if values.dtype.kind == "f" and (np.abs(values) >= LONGEST_WHOLE).any():
+        odd = values[np.abs(values) >= LONGEST_WHOLE][0]
+        raise InputError(
+            f"client column {client!r} holds floating-point numbers such as {odd:.17g}, which have lost their last "
+            "digits, so that several clients may have become one: give the ids as texts"
+        )
     if values.dtype.kind == "M":
         raise InputError(f"client column {client!r} holds dates: name the column with the ids of the clients")
     if values.dtype.kind == "O":
@@ -499,7 +523,7 @@ def _clients(values: Values, client: str) -> tuple[list[str], Ints]:
 
 
 def _parts(ids: list[str], owner: Ints, share: float, seed: int) -> Split:
-    """Which rows of the table train and which test, client after client."""
+    """Return the split of the rows into training and test rows, client after client."""
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=len(ids))
     if share == 0:

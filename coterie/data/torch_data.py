@@ -45,6 +45,14 @@ def from_torch(
 
     Raises:
         InputError: if an item is not a pair (x, y), the shapes of samples differ, or a sampler repeats samples.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> import coterie
+        >>> sets = {name: TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])) for name in ("north", "south")}
+        >>> coterie.from_torch(sets).clients
+        ('north', 'south')
     """
     if not isinstance(clients, Mapping):
         raise InputError(f"clients must be a dict of data sets for each client, got {type(clients).__name__}")

@@ -1,1 +1,1 @@
-"""How good a result is: accuracy, agreement with the truth, parameter error, certainty, who is worst off."""
+"""Evaluation of results: metrics, agreement, certainty, profiles of groups, alternatives and newcomers."""

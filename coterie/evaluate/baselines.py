@@ -58,7 +58,7 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to predict, with its figures over all held-out samples."""
+    """A model of the comparison with its figures over all held-out samples."""
 
     key: str
     """`run`, `constant`, `pooled`, `site`, `alone` or `mixed`."""
@@ -134,7 +134,7 @@ class Baselines:
     held_out: tuple[int, ...]
     """Number of held-out samples of each of them."""
     alone: int
-    """How many of them have enough training rows for a model of their own."""
+    """Number of clients with enough training rows for a model of one client."""
     candidates: tuple[Candidate, ...]
     differences: tuple[Difference, ...]
     """To the pooled model, site intercepts, models alone and the mixed model, in this order."""
@@ -210,7 +210,7 @@ class Baselines:
         return whole is not None and abs(difference.value) < SMALL * whole
 
     def _figures(self, key: str, other: str) -> str:
-        """`RMSE 1.10 against 1.73`, or `log loss 0.585 against 0.670, AUC 0.765 against 0.621`."""
+        """Return text such as `RMSE 1.10 against 1.73`, or `log loss 0.585 against 0.670, AUC 0.765 against 0.621`."""
         one, two = self.candidate(key), self.candidate(other)
         auc = f", AUC {one.auc:.3f} against {two.auc:.3f}" if one.auc is not None and two.auc is not None else ""
         return self.figures(key, other) + auc
@@ -301,7 +301,7 @@ def compare_with_alternatives(
         by: What clients keep and predict with; None: they predict with the model of their cluster.
 
     Returns:
-        The comparison; None for other learners, for models that are too large, and if nobody has held-out samples.
+        The comparison; None for other learners, for models that are too large, and if no client has held-out samples.
     """
     asked, scored = np.flatnonzero((own >= 0).numpy()), np.flatnonzero((tested >= 0).numpy())
     if not isinstance(learner, GeneralisedLinear) or not applies(learner, clusters) or not len(scored):
@@ -360,7 +360,7 @@ def summarise(
         return None
     held, total = rows["held_out"], float(rows["held_out"].sum())
     hits = rows["hits"] if classification else rows["squares"]
-    # half the squares are the loss of a regression; their mean square is what its RMSE is made of
+    # the loss of a regression is half the squared error; its RMSE is the root of the mean squared error
     losses = rows["losses"] if classification else rows["squares"]
     means = losses.sum(axis=0) / total
     scores = hits / held[:, None] if classification else np.sqrt(hits / held[:, None])

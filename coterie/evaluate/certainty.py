@@ -70,7 +70,7 @@ LEAST_DIFFERENCE = 0.005
 
 @dataclass(frozen=True)
 class Evidence:
-    """What clients report about their samples under every model; see `Compare`."""
+    """Figures that clients report about their samples under every model; see `Compare`."""
 
     positions: Positions
     """Clients that answered, ascending; shape (a,)."""
@@ -107,7 +107,7 @@ class Evidence:
 
     @property
     def shown_losses(self) -> tuple[Positions, Floats]:
-        """Clients and their mean losses (clients, K): on held-out samples, or on training samples if nobody has any."""
+        """Clients and their mean losses (clients, K): on held-out samples, or on training samples if there are none."""
         some = self.held_out > 0
         return (self.positions[some], self.losses[some]) if some.any() else (self.positions, self.training_losses)
 
@@ -122,7 +122,7 @@ def ask_evidence(federation: Federation, clusters: Clusters, own: Tensor, round_
         round_: Number of the last round.
 
     Raises:
-        SilenceError: if nobody answers.
+        SilenceError: if no client answers.
     """
     from coterie.client.tasks.compare import MOST_SAMPLES
 
@@ -149,7 +149,7 @@ def ask_evidence(federation: Federation, clusters: Clusters, own: Tensor, round_
 
 @dataclass(frozen=True)
 class Calibration:
-    """How losses become probabilities in one run."""
+    """Numbers by which losses become probabilities in one run."""
 
     prior: tuple[float, ...]
     """Probability of each cluster for a client without samples."""
@@ -282,7 +282,7 @@ def _halves(evidence: Evidence, scale: float) -> tuple[Floats, Floats]:
 
 
 def _log_scores(seen: Floats, later: Floats, prior: Floats) -> Floats:
-    """Return for each tried weight how probable later samples are, given what samples that were seen say, (w,).
+    """Return for each tried weight the probability of later samples given earlier ones, (w,).
 
     Args:
         seen: (a, K) nats of the samples that were seen, which count by the weight.
@@ -321,7 +321,7 @@ class Differences:
     """Differences between the clients of one cluster, beyond those by chance."""
 
     statistic: float
-    """In standard errors."""
+    """Size of the differences in standard errors."""
     share: float
     """Share of the variance of the samples' scores that is between clients."""
 

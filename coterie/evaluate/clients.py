@@ -26,36 +26,36 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Own:
-    """What clients keep and predict with, in one restart, as of their last accepted rounds."""
+    """Models that clients keep and predict with, in one restart, as of their last accepted rounds."""
 
     predictor: Predictor
-    """How clients predict with it."""
+    """Rule by which clients predict with it."""
     restart: int
     accepted: Tensor
     """(m,) last accepted round of each client."""
     objective: Objective
     """The member of tier 1."""
     common: Params
-    """What mixtures receive, of all restarts, {name: (R, ...)}."""
+    """Arrays that mixtures receive, of all restarts, {name: (R, ...)}."""
     flows: Tensor
     """(m, K then, K now) how the clients' weights have to be carried over; empty where K stays."""
 
     def each(self, clients: Tensor) -> Params:
-        """Return what each of these clients is sent."""
+        """Return the arrays that are sent to each of these clients."""
         rows = {"accepted": self.accepted[clients]}
         return rows | ({"flow": self.flows[clients]} if len(self.flows) else {})
 
     def common_of_restart(self) -> Params:
-        """Return what all clients are sent, of the one restart."""
+        """Return the arrays that are sent to all clients, of the one restart."""
         return {name: value[self.restart : self.restart + 1] for name, value in self.common.items()}
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How each client's own model does, on its held-out samples if there are any, else on its training samples."""
+    """Scores of each client's own model, on held-out samples if there are any, else on training samples."""
 
     positions: Positions
-    """Which clients answered, ascending."""
+    """Clients that answered, ascending."""
     score: Floats
     """Accuracy in [0, 1], or root mean squared error; shape (answered,)."""
     loss: Floats
@@ -73,7 +73,7 @@ def scores(
 ) -> Scores:
     """Ask every client that has a cluster; `own` (m,) holds it, or a negative number. One restart only.
 
-    With `by` clients predict by what they keep for themselves.
+    With `by` clients predict with their own models.
     Without test samples `on` falls back to validation samples, without those to training samples.
     """
     asked = np.flatnonzero((own >= 0).numpy())
@@ -109,7 +109,7 @@ def finetuned_scores(
     lr: float,
     seed: int,
 ) -> Scores:
-    """As `scores`, of the model that every client makes of its own one by `work` on its training samples.
+    """Return scores as `scores` does, after each client's model was trained further by `work` on its training samples.
 
     `round_` is one that was not trained in, so that the batches are no round's.
     """
@@ -123,7 +123,7 @@ def finetuned_scores(
 def training_losses(
     federation: Federation, clusters: Clusters, groups: Tensor | None, round_: int
 ) -> tuple[Positions, Floats]:
-    """Who answered, and each one's mean training loss under every model (answered, S), or its own (answered, 1).
+    """Return the clients that answered, and their training losses under every model (answered, S) or their own.
 
     With `groups` (m,) those that have none, a negative number, are not asked.
     """
@@ -135,7 +135,7 @@ def training_losses(
 
 
 def own_weights(federation: Federation, clusters: Clusters, by: Own, round_: int) -> tuple[Positions, Floats]:
-    """Who answered, and each one's own weights (answered, R, P)."""
+    """Return the clients that answered, and their weights (answered, R, P)."""
     everybody = np.arange(len(federation.clients))
     broadcast = Broadcast(round_, clusters, each=by.each(torch.from_numpy(everybody)))
     reply = federation.ask(MixtureWeights(by.objective), broadcast, everybody).reply

@@ -1,4 +1,4 @@
-"""What distinguishes the groups: profiles of their samples, and the coefficients in which they differ most."""
+"""Differences between groups: profiles of their samples, and the coefficients in which they differ most."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Groups:
             coefficients: The figures that `Result.coefficients` returns.
         """
         spread = dict(zip(self.features, self.deviations, strict=True))
-        told = {each.cluster: distinctions(coefficients, spread, each.cluster) for each in self.profiles}
-        return {cluster: "; ".join(each.words() for each in found) for cluster, found in told.items() if found}
+        clear = {each.cluster: distinctions(coefficients, spread, each.cluster) for each in self.profiles}
+        return {cluster: "; ".join(each.words() for each in found) for cluster, found in clear.items() if found}
 
     def to_frame(self) -> Any:
         """Return one row for each group as a pandas DataFrame: sizes, labels and the mean of each feature.
@@ -182,7 +182,7 @@ class Distinction:
     """Difference in the output for one standard deviation of the feature."""
 
     def words(self) -> str:
-        """`stronger effect of price (-3.1 against -1.2 on average)`."""
+        """Return text such as `stronger effect of price (-3.1 against -1.2 on average)`."""
         figures = f"({number(self.value)} against {number(self.others)} on average)"
         if self.name == LEVEL:
             return f"{'higher' if self.value > self.others else 'lower'} level {figures}"

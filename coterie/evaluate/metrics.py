@@ -77,7 +77,7 @@ def _beyond_chance(both: float, in_one: float, in_other: float, everywhere: floa
 
 
 def _normalised_information(counts: Ints) -> float:
-    """From the same table: mutual information over the mean of the two entropies; 1 where nothing is split at all."""
+    """Return the mutual information over the mean of the two entropies, from the same table; 1 for a single group."""
     joint = counts / counts.sum()
     groups, clusters = joint.sum(axis=1), joint.sum(axis=0)
     entropies = sum(-float((p[p > 0] * np.log(p[p > 0])).sum()) for p in (groups, clusters))

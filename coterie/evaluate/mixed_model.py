@@ -1,4 +1,4 @@
-"""What a statistician would fit to grouped data: one line for all, one for each client, or a linear mixed model.
+"""Models of grouped data in statistics: least squares for all or for each client, and a linear mixed model.
 
 Each function fits the training samples of all clients and gives the root mean squared error on each client's own
 held-out samples, shape (m,): NaN for a client that has none. All models have an intercept.
@@ -22,14 +22,14 @@ Floats = npt.NDArray[np.float64]
 
 
 def pooled_rmse(data: FederatedDataset) -> Floats:
-    """Least squares on the samples of all clients together; the slopes are those of least length."""
+    """Return the errors of least squares on the samples of all clients together, with slopes of least length."""
     x, y, _ = _samples(data.train)
     intercept, slopes = _least_squares(x, y)
     return _held_out(data, lambda client, rows: intercept + rows @ slopes)
 
 
 def alone_rmse(data: FederatedDataset) -> Floats:
-    """Least squares for each client alone.
+    """Return the errors of least squares for each client alone.
 
     With as many features as samples or more, the slopes are those of least length that fit; the intercept is free, so
     that a client with one sample predicts its target.
@@ -40,10 +40,12 @@ def alone_rmse(data: FederatedDataset) -> Floats:
 
 
 def mixed_model_rmse(data: FederatedDataset) -> Floats:
-    """A linear mixed model: slopes common to all, and a random intercept for each client (restricted likelihood).
+    """Return the errors of a linear mixed model with common slopes and a random intercept for each client.
+
+    It is fitted by restricted maximum likelihood.
 
     The features enter as coordinates along their principal directions, which gives the same predictions and leaves out
-    what is collinear. A client's prediction holds its predicted intercept.
+    collinear directions. A client's prediction holds its predicted intercept.
     """
     x, y, owner = _samples(data.train)
     centre = x.mean(axis=0)
@@ -79,21 +81,21 @@ def _fit_mixed_model(y: Floats, design: Floats, owner: npt.NDArray[np.int64]) ->
 
 
 def _directions(centred: Floats) -> Floats:
-    """The principal directions along which there is any variance, scaled to variance 1, (d, rank)."""
+    """Return the principal directions along which there is any variance, scaled to variance 1, (d, rank)."""
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
     kept = lengths > lengths.max(initial=0) * max(centred.shape) * np.finfo(np.float64).eps
     return np.asarray(directions[kept].T * (np.sqrt(len(centred)) / lengths[kept]))
 
 
 def _least_squares(x: Floats, y: Floats) -> tuple[float, Floats]:
-    """Intercept and slopes (d,) from x (n, d) and y (n,); of all that fit equally well, the shortest slopes."""
+    """Return intercept and slopes (d,) from x (n, d) and y (n,); of all that fit equally well, the shortest slopes."""
     centre, mean = x.mean(axis=0), float(y.mean())
     slopes = np.linalg.lstsq(x - centre, y - mean, rcond=None)[0]
     return mean - float(centre @ slopes), slopes
 
 
 def _samples(shard: Shard) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Features (N, d), targets (N,) and the position of each sample's client (N,)."""
+    """Return features (N, d), targets (N,) and the position of each sample's client (N,)."""
     if not shard.y.is_floating_point():
         raise InputError("least squares and mixed models predict numbers, but the labels are classes")
     x = shard.x.numpy().reshape(len(shard.x), -1).astype(np.float64, copy=False)
@@ -103,7 +105,7 @@ def _samples(shard: Shard) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
 
 
 def _held_out(data: FederatedDataset, predict: Callable[[int, Floats], Floats]) -> Floats:
-    """RMSE of each client's predictions, (m,)."""
+    """Return the RMSE of each client's predictions, (m,)."""
     test = data.test
     if test is None:
         raise InputError("there are no held-out samples to measure the error on: give test data, or holdout above 0")

@@ -68,7 +68,7 @@ def _each(shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _score(learner: Learner, models: Sequence[Params], weights: Tensor, x: Tensor, y: Tensor) -> float:
-    """All models together by `weights`, (K,) or (n, K)."""
-    said = mixed(learner, models, weights, x)
-    hit = (said - y) ** 2 if learner.classes is None else (said.argmax(dim=-1) == y).double()
+    """Return the score of all models together by `weights`, (K,) or (n, K)."""
+    outputs = mixed(learner, models, weights, x)
+    hit = (outputs - y) ** 2 if learner.classes is None else (outputs.argmax(dim=-1) == y).double()
     return float(hit.double().mean())

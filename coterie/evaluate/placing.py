@@ -1,10 +1,10 @@
-"""Which models serve somebody who did not train, and what several models say together.
+"""The models that serve a client that did not train, and predictions by several models together.
 
-With hard clusters that is the model of least loss on a few labelled samples, the support, or the one at the end of the
-way down the tree of splits (`Tree`). With mixtures it is all of
-them, by weights that EM finds on the support while the models stay as they are. The objective `ratio` takes the classes
-as equally frequent in every cluster then: where those of the support are not balanced, the weights follow them in part.
-Mixtures that model features as well (`Density`) need no labels, and weigh the models anew for each sample.
+With hard clusters, a client is served by the model of least loss on a few labelled samples (the support), or by a leaf
+of the tree of splits (`Tree`). With mixtures, it is served by all models, with weights that EM finds on the support for
+fixed models. The objective `ratio` then assumes that classes are equally frequent in every cluster; if the classes of
+the support are not balanced, the weights follow them in part. Mixtures that also model features (`Density`) need no
+labels, and weigh the models for each sample.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from coterie.tiers.assignment.base import Placing
 from coterie.tiers.objective import Objective
 
 ITERATIONS = 20
-"""Of EM, from equal weights; a newcomer's weights have settled by then."""
+"""Number of steps of EM from equal weights, after which the weights of a newcomer have settled."""
 CHUNK = 1000
-"""Samples that go through a model at once."""
+"""Number of samples that a model predicts at once."""
 
 
 def sample_losses(learner: Learner, models: Sequence[Params], x: Tensor, y: Tensor) -> Tensor:
-    """The loss of every model on every sample, (K, n), in float64."""
-    return _through(learner, models, x, lambda said, rows: learner.loss(said, y[rows][None].to(said.device)))
+    """Return the loss of every model on every sample, (K, n), in float64."""
+    return _through(learner, models, x, lambda outputs, rows: learner.loss(outputs, y[rows][None].to(outputs.device)))
 
 
 def weigh(learner: Learner, losses: Tensor, placing: Placing, usual: float) -> Tensor:
-    """What each model counts (K,) for somebody with these losses (K, n) on its support; sums to one.
+    """Return the weights (K,) of the models for a client with these losses (K, n) on its support; they sum to one.
 
     usual: the mean training loss, from which a Gaussian's variance is taken where targets are numbers.
     """
@@ -50,39 +50,39 @@ def weigh(learner: Learner, losses: Tensor, placing: Placing, usual: float) -> T
 
 @dataclass(frozen=True)
 class Density:
-    """What a mixture knows of the features, so that it can place samples without labels."""
+    """Density of the features in a mixture, by which samples without labels are placed."""
 
     objective: Objective
     common: Params
-    """What everybody was told for it, of one restart."""
+    """Arrays that all clients received for it, of one restart."""
     usual: Tensor
     """(P,) the clients' mean weights of its components, where EM starts from."""
 
     def weigh(self, learner: Learner, x: Tensor, cost: Tensor) -> Tensor:
-        """Weights (P,) of somebody with samples x (n, ...), by EM; cost: -log p_k(y|x), (K, n), 0 without labels."""
+        """Return the weights (P,) of a client by EM; cost: -log p_k(y|x) of its samples x, (K, n), 0 without labels."""
         block = _one_client(x)
         seen = self.objective.client_see(learner, block)
         full = self.objective.client_cost(cost.T[None, :, None], block, seen, self.common)
         return _by_em(full, self.usual)
 
     def shares(self, learner: Learner, x: Tensor, weights: Tensor, K: int) -> Tensor:
-        """What each cluster counts for each of the samples x of somebody with these weights (P,): (n, K)."""
+        """Return the weights (n, K) of the clusters for the samples x of a client with these weights (P,)."""
         seen = self.objective.client_see(learner, _one_client(x))
         return self.objective.client_prior(weights[None], seen, self.common, K)[0].double().cpu()
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The splits of a run, down which somebody new goes by what it makes of each model that was split. (CFL)"""
+    """Tree of the splits of a run, by which a new client is placed with its own updates of the split models (CFL)."""
 
     splits: Params
-    """As in `core/tree.py`; empty where nothing was split."""
+    """Arrays as in `core/tree.py`; empty without a split."""
     work: LocalTraining
     """The local steps of a round."""
     lr: float
 
     def weigh(self, learner: Learner, models: Sequence[Params], x: Tensor, y: Tensor) -> Tensor:
-        """All for one of the models, (K,): from the first cluster always to the part of the larger cosine."""
+        """Return weights (K,) of 1 for one model: from the first cluster always to the part with the larger cosine."""
         own = 0
         for row, cluster in enumerate(self.splits.get("cluster", torch.zeros(0)).tolist()):
             if cluster == own:
@@ -93,7 +93,7 @@ class Tree:
         return torch.nn.functional.one_hot(torch.tensor(own), len(models)).double()
 
     def _update(self, learner: Learner, like: Params, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """(P,) by how much a round's local steps move this model (P,)."""
+        """Return the change (P,) of this model (P,) by the local steps of a round."""
         some = next(iter(like.values()))
         theta = unflat(model[None].to(some), {name: p[None] for name, p in like.items()})
         block = _one_client(x.to(some), y.to(some.device))
@@ -102,32 +102,32 @@ class Tree:
 
 
 def _one_client(x: Tensor, y: Tensor | None = None) -> Block:
-    """Samples, labelled or not, as a block of the one client they belong to."""
+    """Return the samples of one client, labelled or not, as a block."""
     labels = torch.zeros(1, len(x), dtype=torch.int64) if y is None else y[None]
     return Block(np.arange(1), x[None], labels, torch.tensor([len(x)]), None, np.zeros(1, dtype=np.uint64))
 
 
 def _by_em(cost: Tensor, weights: Tensor) -> Tensor:
-    """Weights (P,) from costs (1, n, 1, P), by EM from `weights` (P,)."""
+    """Return weights (P,) from costs (1, n, 1, P), by EM from `weights` (P,)."""
     for _ in range(ITERATIONS):
         weights = EMMixture().client_respond(cost, weights.to(cost)[None, None, None])[0].mean(dim=(0, 1, 2))
     return weights
 
 
 def mixed(learner: Learner, models: Sequence[Params], weights: Tensor, x: Tensor) -> Tensor:
-    """What the models say by `weights`, (K,) or (n, K): probabilities (n, C) or numbers (n,), in float64."""
+    """Return the predictions by `weights`, (K,) or (n, K): probabilities (n, C) or numbers (n,), in float64."""
     used = weights.reshape(-1, len(models)).amax(dim=0).nonzero().flatten().tolist()  # of many models mostly one
-    said = _through(learner, [models[k] for k in used], x, lambda said, rows: _probable(learner, said))
-    share = weights.reshape(-1, len(models))[:, used].T.to(said)  # (used, n or 1)
-    return (said * share.reshape(*share.shape, *(1,) * (said.dim() - 2))).sum(dim=0)
+    outputs = _through(learner, [models[k] for k in used], x, lambda outputs, rows: _probable(learner, outputs))
+    share = weights.reshape(-1, len(models))[:, used].T.to(outputs)  # (used, n or 1)
+    return (outputs * share.reshape(*share.shape, *(1,) * (outputs.dim() - 2))).sum(dim=0)
 
 
-def _probable(learner: Learner, said: Tensor) -> Tensor:
-    return said if learner.classes is None else torch.softmax(said.double(), dim=-1)
+def _probable(learner: Learner, outputs: Tensor) -> Tensor:
+    return outputs if learner.classes is None else torch.softmax(outputs.double(), dim=-1)
 
 
 def _through(learner: Learner, models: Sequence[Params], x: Tensor, read: Callable[[Tensor, slice], Tensor]) -> Tensor:
-    """Of every model on every sample what `read` makes of its outputs (1, rows, ...) for some rows; (K, n, ...)."""
+    """Return `read` of the outputs (1, rows, ...) of every model, for all samples, (K, n, ...)."""
     some = next(iter(models[0].values()))
     whole = [{name: p[None] for name, p in model.items()} for model in models]
     parts = []

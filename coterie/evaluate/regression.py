@@ -1,4 +1,4 @@
-"""What a statistician asks of a clustered fit of linear or logistic models: coefficients with intervals, and guides.
+"""Inference for clusters of linear or logistic models: coefficients with intervals, and figures of the theory.
 
 The clusters are taken as given: that the clients were sorted by the same data widens no interval here, so intervals
 are honest where clients are sure of their cluster and too narrow where they are not.
@@ -118,7 +118,7 @@ def ask_meats(federation: Federation, theta: Tensor, own: Tensor, round_: int) -
 
 
 def ask_curvature(federation: Federation) -> tuple[Positions, Floats]:
-    """Who answered, and |phi(X_i)|^2 / n_i of each. No model is sent."""
+    """Return the clients that answered, and |phi(X_i)|^2 / n_i of each. No model is sent."""
     everybody = np.arange(len(federation.clients))
     reply = federation.ask(Curvature(), Broadcast(0, Clusters({}, K=1)), everybody).reply
     _refuse_silence(reply, len(everybody))
@@ -144,7 +144,7 @@ def _refuse_silence(reply: Reply, asked: int) -> None:
 
 
 def _dense(found: Slotted, name: str, K: int) -> Floats:
-    """All K slots of a sum, or of the number of clients behind it; zero where nobody contributed."""
+    """Return all K slots of a sum, or of the number of clients behind it; zero where nobody contributed."""
     values = (found.counts if name == "clients" else found.arrays[name]).numpy()
     dense = np.zeros((K, *values.shape[1:]))
     dense[found.slots.numpy()] = values
@@ -156,7 +156,7 @@ def _dense(found: Slotted, name: str, K: int) -> Floats:
 
 @dataclass(frozen=True)
 class Design:
-    """What one cluster's pooled features allow to be known."""
+    """Information of the pooled features of one cluster."""
 
     inverse: Floats
     """A generalised inverse of the Hessian, X^T X for least squares."""
@@ -179,7 +179,7 @@ class Fit:
     """Residual standard deviation, with rank degrees of freedom taken off."""
     rank: int
     unit: str = ""
-    """What counts as independent in the errors: `clients` or `samples`; empty if there are none."""
+    """Unit that counts as independent in the errors: `clients` or `samples`; empty if there are none."""
     freedom: int = 0
     """Degrees of freedom of Student's t in the intervals."""
     why: str = ""
@@ -234,7 +234,7 @@ def coefficients(
         designs: What the features of each cluster allow to be known.
         moments: Sums at the estimate.
         meats: Middles of sandwiches at the estimate.
-        units: (q p, q p) what turns coefficients into those in other units; None: none does.
+        units: (q p, q p) matrix that turns coefficients into those in other units; None: no conversion.
         unbounded: For each cluster whether its likelihood has no maximum; empty for least squares.
     """
     units = np.eye(estimate.shape[1]) if units is None else units
@@ -316,7 +316,7 @@ class Maximum:
     unbounded: list[bool]
     """For each cluster whether there is no maximum; empty for least squares."""
     behind: float
-    """How much the mean loss of all samples falls from the models of the run to the maximum."""
+    """Return the fall of the mean loss of all samples from the models of the run to the maximum."""
     loss: float
     """Mean loss of all samples at the maximum."""
 
@@ -439,7 +439,9 @@ def original_units(scales: Sequence[tuple[float, float]], bias: bool, columns: i
 
 
 def kappa(gamma: float, steps: int, prox: bool) -> float | None:
-    """How far local updates may stray: s gamma / (1 - (1 - gamma)^s) for s gradient steps, 1 + gamma for FedProx.
+    """Return the bound on the drift of local updates.
+
+    It is s gamma / (1 - (1 - gamma)^s) for s gradient steps, and 1 + gamma for FedProx.
 
     It is at least 1, and near 1 for a small step size. (The paper prints gamma^s, which would be below 1.)
     None for gradient steps with gamma above 1, where the theory says nothing.
@@ -588,7 +590,7 @@ def _coefficient_names(learner: GeneralisedLinear, count: int, names: Sequence[s
 
 
 def coefficient_names(learner: Linear, names: Sequence[str] | None = None) -> list[str]:
-    """One for each of the p coefficients: `x1`, `x1 x2`, `x1^2` ..., `intercept`; the x are called as given."""
+    """Return the names of the p coefficients: `x1`, `x1 x2`, `x1^2` ..., `intercept`, with the given names of the x."""
     raw = [f"x{j + 1}" for j in range(learner.width)] if names is None else list(names)
     found = []
     for degree in range(1, learner.degree + 1):
@@ -620,7 +622,7 @@ def _row(k: int, theta: Floats, fit: Fit, moments: Moments, levelled: bool) -> d
 
 
 def _pooled_sigma(fits: Sequence[Fit], samples: Ints) -> float | None:
-    """The residual standard deviation over all clusters that have one."""
+    """Return the residual standard deviation over all clusters that have one."""
     known = [(fit.sigma, n - fit.rank) for fit, n in zip(fits, samples.tolist(), strict=True) if n > fit.rank]
     if not known:
         return None

@@ -82,12 +82,12 @@ def by_responsibility(
 
 
 def _each_a_client(shard: Shard, rows: Tensor, like: Tensor) -> Block:
-    """Every sample as if it were a client with that one alone, its features as `like`."""
+    """Return every sample as a client with one sample, its features in the shape of `like`."""
     one = torch.ones(len(rows), dtype=torch.int64)
     keys = np.zeros(len(rows), dtype=np.uint64)
     return Block(np.arange(len(rows)), shard.x[rows][:, None].to(like), shard.y[rows][:, None], one, None, keys)
 
 
 def rows_of(shard: Shard, positions: Positions) -> Positions:
-    """Which rows of x belong to the clients at `positions`, client after client."""
+    """Return the rows of x of the clients at `positions`, client after client."""
     return spans(shard.starts[positions], shard.sizes[positions])

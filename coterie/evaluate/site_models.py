@@ -81,7 +81,7 @@ def ask_moments(federation: Federation, model: SiteModel, asked: Positions, roun
     """Ask these clients for the derivatives of the loss of a model on their training samples.
 
     Raises:
-        TrainingError: if nobody answered.
+        TrainingError: if no client answered.
     """
     own = torch.from_numpy(model.intercepts[asked])
     common = {"theta": torch.from_numpy(model.theta)}
@@ -144,7 +144,7 @@ def _shrinkage(counts: Floats, ratio: float) -> Floats:
 
 
 def _less_intercepts(found: Moments, weight: Floats) -> Floats:
-    """Return X^T X less what the intercepts explain, with zeros for features that are constant within all clients."""
+    """Return X^T X without the part of the intercepts, with zeros for features that are constant within all clients."""
     cross = found.cross[:, 0]
     normal = found.hessian - (cross * weight[:, None]).T @ cross
     varies = np.diag(normal) > ROUNDING * np.diag(found.hessian)

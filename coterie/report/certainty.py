@@ -38,9 +38,9 @@ def unsure_clients(rows: Sequence[ClientResult]) -> str:
     needed = [row["samples_needed"] for row in undecided if "samples_needed" in row]
     parts = []
     if undecided:
-        enough = f": about {round(median(needed))} would be needed" if needed else ""
+        enough = f"; about {round(median(needed)):,} would be needed" if needed else ""
         have = plural(median(row.n for row in undecided), "training sample")
-        parts.append(f"{len(undecided)} cannot be placed with certainty, with {have} in the median{enough}")
+        parts.append(f"{len(undecided)} cannot be placed with certainty (median {have}{enough})")
     if elsewhere:
         parts.append(f"{len(elsewhere)} {'fits' if len(elsewhere) == 1 else 'fit'} another cluster better")
     return "; ".join(parts)

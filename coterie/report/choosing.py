@@ -1,4 +1,4 @@
-"""How the number of clusters was chosen by trial runs: the answer in words, the table, the figure."""
+"""The section about the choice of the number of clusters by trial runs: answer, table and figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = ("K", "held-out loss", "behind the least", "agreement", "in use")
 
 
 def section(run: RunData) -> dict[str, Any] | None:
-    """What the page says about the choice; None if the number of clusters was not left to trial runs."""
+    """Return the section about the choice; None if the number of clusters was not left to trial runs."""
     found = run.metrics.get("chosen")
     if not found:
         return None
@@ -36,7 +36,7 @@ def answer(found: Mapping[str, Any]) -> str:
 
 
 def how(found: Mapping[str, Any]) -> str:
-    """What the trials were."""
+    """Return a sentence about the trial runs."""
     trials = len(found["table"]) * found["seeds"]
     return (
         f"{plural(trials, 'trial run')} of at most {plural(found['rounds'], 'round')}, "
@@ -46,7 +46,7 @@ def how(found: Mapping[str, Any]) -> str:
 
 
 def table_rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """For each K the texts under `COLUMNS`."""
+    """Return the texts under `COLUMNS` for each K."""
     return [
         (
             str(row["clusters"]),
@@ -60,7 +60,7 @@ def table_rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _behind(row: Mapping[str, Any]) -> str:
-    """The difference to the least loss with its standard error; `least` for that one itself."""
+    """Return the difference to the least loss with its standard error; `least` for that one itself."""
     if row["behind"] == 0 and row["se"] == 0:
         return "least"
     return f"{plain(row['behind'], 2)} ± {plain(row['se'], 2)}"

@@ -1,4 +1,4 @@
-"""The path of convex clustering as a picture: a tree whose heights are lambdas, as a file of its own."""
+"""The path of convex clustering as a picture: a tree whose heights are lambdas, as an SVG file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from coterie.report.formats import plain
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 860.0, 470.0, 48.0, 58.0, 62.0, 58.0
 FOOT = 12.0
-"""Points begin so far below the least lambda."""
+"""Distance of the points below the least lambda."""
 NAMED = 40
-"""Up to so many points have their names below them."""
+"""Largest number of points whose names are drawn."""
 LETTERS = 12
 """Longer names are cut."""
 NAME_WIDTH = 6.4
@@ -103,7 +103,7 @@ def clusterpath(
 
 
 def _grown(tree: np.ndarray, m: int) -> _Branch:
-    """The tree with all that fuses at one height as one branch."""
+    """Return the tree with all that fuses at one height as one branch."""
     branches = [_Branch([i], 0.0) for i in range(m)]
     for one, other, height, _ in tree:
         children: list[_Branch] = []
@@ -124,7 +124,7 @@ def _ordered(root: _Branch) -> list[int]:
 
 
 def _all_branches(root: _Branch) -> list[_Branch]:
-    """Every branch, those above before those below."""
+    """Return every branch, those above before those below."""
     found = [root]
     for branch in found:
         found += branch.children
@@ -140,7 +140,7 @@ def _place(root: _Branch, places: dict[int, float]) -> None:
 
 
 def _axes(y: Scale, lambdas: Sequence[float], counts: Sequence[int]) -> list[Markup]:
-    """Lambdas at the left; at the right the number of clusters where it changes."""
+    """Return lambdas at the left; at the right the number of clusters where it changes."""
     drawn = [
         text(LEFT - 10, TOP - 14, "λ", "", "end"),
         text(WIDTH - 6, TOP - 14, "clusters", "", "end"),
@@ -196,7 +196,7 @@ def _stem(
 
 
 def _strip(order: Sequence[int], labels: Sequence[int], x: Scale, bottom: float) -> list[Markup]:
-    """A coloured bar under each cluster of the chosen lambda, with its number of points where there is room."""
+    """Return a coloured bar under each cluster of the chosen lambda, with its number of points where there is room."""
     drawn, begin = [], 0
     gap = min(1.5, 0.15 * (x(1) - x(0)))
     for at in range(1, len(order) + 1):

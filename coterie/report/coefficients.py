@@ -17,12 +17,16 @@ MOST = 30
 """Coefficients that are shown one by one."""
 SLACK = 0.02
 """Share of the loss by which that of the run's models may be larger than the least possible one."""
+CLIENTS_ARE_INDEPENDENT = "clients count as independent of each other, the samples of one client do not"
+SAMPLES_ARE_INDEPENDENT = "every sample counts as independent, for want of more clients than coefficients"
+COLLINEAR = "features are collinear: coefficients that the data do not determine have no interval"
+"""Notes on the errors of the coefficients of some clusters."""
 MOST_LINES = 240
 """Intervals in the figure: beyond, only the table."""
 
 
 def section(run: RunData) -> dict[str, Any] | None:
-    """What the page says about the coefficients; None where the run has none."""
+    """Return the section about the coefficients; None where the run has none."""
     found = run.metrics.get(REGRESSION)
     if not found:
         return None
@@ -51,7 +55,7 @@ def comparable(
 ) -> tuple[list[str], list[dict[str, Any]]] | None:
     """Return names and rows of the coefficients for one standard deviation of each feature, without intercepts.
 
-    Features in units of their own and an intercept far from the data do not fit on one axis.
+    Features in different units and an intercept far from the data do not fit on one axis.
 
     Returns:
         None if the coefficients are not in original units, or the standard deviation of no feature is known.
@@ -86,13 +90,13 @@ def could_fit_better(metrics: Metrics) -> str:
 
 
 def table_rows(found: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """For each coefficient its name, and for each cluster in use its estimate and interval as text."""
+    """Return for each coefficient its name, and its estimate and interval in each cluster in use as text."""
     used = [row for row in found["clusters"] if row["clients"]]
     return [(name, [_figures(row, j) for row in used]) for j, name in enumerate(found["names"])]
 
 
 def _figures(row: Mapping[str, Any], j: int) -> tuple[str, str]:
-    """Estimate and interval with the decimals that the width of the interval deserves: `0.31`, `0.14 to 0.48`."""
+    """Return estimate and interval with decimals by the width of the interval, such as `0.31` and `0.14 to 0.48`."""
     estimate, low, high = (row[key][j] for key in ("estimate", "low", "high"))
     if low is None or high is None:
         return plain(estimate), ABSENT
@@ -109,32 +113,25 @@ def _about(row: Mapping[str, Any], odds: bool) -> str:
 
 
 def _notes(used: Sequence[Mapping[str, Any]]) -> list[str]:
-    """By what the standard errors are, and what the data could not tell."""
-    clients, samples, collinear = (
-        [row for row in used if row["unit"] == "clients"],
-        [row for row in used if row["unit"] == "samples"],
-        [row for row in used if row["collinear"]],
+    """Return notes on the standard errors and on coefficients that the data do not determine."""
+    kinds = (
+        ([row for row in used if row["unit"] == "clients"], CLIENTS_ARE_INDEPENDENT),
+        ([row for row in used if row["unit"] == "samples"], SAMPLES_ARE_INDEPENDENT),
+        ([row for row in used if row["collinear"]], COLLINEAR),
     )
-    notes = []
-    if clients:
-        notes.append(
-            f"In {_named(clients)} clients count as independent of each other, the samples of one client do not."
-        )
-    if samples:
-        notes.append(
-            f"In {_named(samples)} every sample counts as independent, for want of more clients than coefficients."
-        )
-    if collinear:
-        notes.append(f"In {_named(collinear)} features are collinear: what the data leave open has no interval.")
+    notes = [_of_clusters(rows, text, several=len(used) > 1) for rows, text in kinds if rows]
     return notes + [f"Cluster {row['cluster']} has no intervals: {row['why']}." for row in used if row["why"]]
 
 
-def _named(rows: Sequence[Mapping[str, Any]]) -> str:
-    return f"cluster{'s' if len(rows) > 1 else ''} {listed([str(row['cluster']) for row in rows])}"
+def _of_clusters(rows: Sequence[Mapping[str, Any]], text: str, several: bool) -> str:
+    """Return a note with the clusters that it is about, which are not named if there is one only."""
+    if not several:
+        return f"{text[0].upper()}{text[1:]}."
+    return f"In cluster{'s' if len(rows) > 1 else ''} {listed([str(row['cluster']) for row in rows])}, {text}."
 
 
 def _guides(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, value and meaning of the figures that the theory is about, as far as they are known."""
+    """Return name, value and meaning of the figures that the theory is about, as far as they are known."""
     nu = found.get("floor") or {}
     every = [
         ("noise", found.get("sigma"), "residual standard deviation over all clusters"),

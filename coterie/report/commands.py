@@ -1,4 +1,4 @@
-"""How to run it again: the exact command, or the Python call."""
+"""The command or the Python call that repeats a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from coterie.report.comparison import MethodRuns
 from coterie.report.reading import RunData, is_given
 
 WIDE = 84
-"""Letters in a line before a command goes on in the next one."""
+"""Number of letters of a line before a command continues in the next one."""
 
 
 def scenario_options(run: RunData) -> dict[str, Any]:
-    """Those keys of the config that belong to the scenario, not to the method."""
+    """Return the options of the config that belong to the scenario and not to the method."""
     kind = run.method_class
     known = {"scenario", "method"}
     if kind is not None:
@@ -29,17 +29,17 @@ def scenario_options(run: RunData) -> dict[str, Any]:
 
 
 def is_named(run: RunData) -> bool:
-    """Whether a command can run it again: arrays, a learner and models of one's own have no name."""
+    """Whether a command can repeat the run: arrays, own learners and own models have no name."""
     known = run.method_class is not None and run.scenario in SCENARIOS
     return known and not own_learner(run) and run.config.get("init") != GivenModels.name
 
 
 def method_options(run: RunData, spelled: Collection[str] = ()) -> dict[str, Any]:
-    """The options that matter: all that a default would not give back by itself, and those in `spelled`."""
+    """Return the options that differ from their defaults, and those in `spelled`."""
     kind = run.method_class
     if kind is None:
         return {}
-    # what the scenario or its data (lr) suggests would come back unasked, so it is spelled out even at the default
+    # values that the scenario or its data (lr) suggest would replace a default, so that they are always spelled out
     named = SCENARIOS.get(run.scenario)
     kept = {"clusters", "dtype", "lr", *spelled, *(named.recommended if named else ())}
     defaults = {option.name: option.default for option in RUN_OPTIONS}
@@ -54,7 +54,7 @@ def method_options(run: RunData, spelled: Collection[str] = ()) -> dict[str, Any
 
 
 def _needed(kind: type[Method], own: Mapping[str, Any], kept: Collection[str]) -> dict[str, Any]:
-    """The settings of a method without those that follow from the others by default."""
+    """Return the settings of a method without those that follow from the others by default."""
     needed = {name: value for name, value in own.items() if not is_given(value) or name != "init"}
     whole = from_options(kind, needed).to_options()
     for name in [name for name in needed if name not in kept]:
@@ -65,7 +65,7 @@ def _needed(kind: type[Method], own: Mapping[str, Any], kept: Collection[str]) -
 
 
 def run_command(run: RunData, spelled: Collection[str] = ()) -> str:
-    """The command line, or the Python call for arrays or a model of one's own; `spelled` are named in any case."""
+    """Return the command line, or the Python call for arrays and own models; options in `spelled` are always named."""
     if not is_named(run):
         options = _in_python(run, spelled) | {"seed": repr(run.seed)}
         return _call(f"result = coterie.fit(\n    federation, method={run.method!r}, ", options)
@@ -74,7 +74,7 @@ def run_command(run: RunData, spelled: Collection[str] = ()) -> str:
 
 
 def compare_command(main: MethodRuns) -> str:
-    """What runs the baselines beside this method."""
+    """Return the command that also runs the baselines."""
     run = main.first
     names = list(dict.fromkeys(["local", "fedavg", run.method]))
     if not is_named(run):
@@ -91,7 +91,7 @@ def own_learner(run: RunData) -> bool:
 
 
 def _in_python(run: RunData, spelled: Collection[str] = ()) -> dict[str, str]:
-    """The options as Python text; `my_module` and `my_models` stand for values that a config cannot hold."""
+    """Return the options as Python text; `my_module` and `my_models` stand for values that a config cannot hold."""
     words = {name: repr(value) for name, value in method_options(run, spelled).items()}
     if own_learner(run):
         words["learner"] = "my_module"
@@ -101,7 +101,7 @@ def _in_python(run: RunData, spelled: Collection[str] = ()) -> dict[str, str]:
 
 
 def _line(command: list[str], options: dict[str, Any]) -> str:
-    """A command broken into lines that can be read and still be pasted."""
+    """Return a command broken into lines that can be read and still be pasted."""
     words = [f"--{name.replace('_', '-')} {shlex.quote(option_text(value))}" for name, value in options.items()]
     return " \\\n".join(_broken(shlex.join(command), words, " "))
 

@@ -46,7 +46,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def spread(values: Iterable[Any]) -> Spread | None:
-    """The numbers among the values; None when there are none."""
+    """Return the numbers among the values; None when there are none."""
     kept = tuple(float(v) for v in values if isinstance(v, int | float) and math.isfinite(v))
     return Spread(kept) if kept else None
 
@@ -69,7 +69,7 @@ class MethodRuns:
 
     @property
     def groups(self) -> str:
-        """Where its clusters come from: found, one, truth, self; `found` for a method unknown here."""
+        """Source of its clusters: found, one, truth or self; `found` for an unknown method."""
         kind = self.first.method_class
         return (FoundGroups() if kind is None else kind.groups).kind
 
@@ -90,7 +90,7 @@ class MethodRuns:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the page is about."""
+    """The runs of a page by method, with the method that the page is about."""
 
     methods: tuple[MethodRuns, ...]
     """The floor first (local models), the ceiling last (known groups), then methods that are unknown here."""
@@ -133,7 +133,7 @@ def compare(runs: Sequence[RunData]) -> Comparison:
 
 
 def _main(methods: Sequence[MethodRuns]) -> MethodRuns:
-    """The best method of the most interesting kind; one that diverged only if all did."""
+    """Return the best method of the most interesting kind; one that diverged only if all did."""
     methods = [method for method in methods if not method.diverged] or methods
     for kind in ("found", "truth", "one", "self"):
         candidates = [m for m in methods if m.groups == kind]
@@ -153,13 +153,13 @@ def _quality(method: MethodRuns) -> float:
 
 
 def pairs(main: MethodRuns, base: MethodRuns) -> list[tuple[RunData, RunData]]:
-    """Runs of both methods with the same seed: only they saw the same data."""
+    """Return the runs of both methods with the same seed, which had the same data."""
     others = {run.seed: run for run in base.runs}
     return [(run, others[run.seed]) for run in main.runs if run.seed in others]
 
 
 def advantages(main: MethodRuns, base: MethodRuns) -> Spread | None:
-    """How much better the main method scores, one value a shared seed.
+    """Return the advantage of the main method in the score, one value for each shared seed.
 
     Accuracy: the difference as a share of one. RMSE: by which share of the baseline's RMSE it is lower.
     """
@@ -182,7 +182,7 @@ class Gain:
     mine: float
     other: float
     gain: float
-    """Positive where the main method serves the client better, whatever the score is."""
+    """Advantage of the main method for the client, positive for any score if it is better."""
 
 
 def gains(main: MethodRuns, base: MethodRuns) -> list[Gain]:
@@ -203,14 +203,14 @@ def gains(main: MethodRuns, base: MethodRuns) -> list[Gain]:
 
 
 def tally(found: Sequence[Gain]) -> tuple[int, int, int]:
-    """How many clients gain, lose, stay the same."""
+    """Return the numbers of clients that gain, lose and stay the same."""
     up = sum(g.gain > SAME for g in found)
     down = sum(g.gain < -SAME for g in found)
     return up, down, len(found) - up - down
 
 
 def mean_scores(method: MethodRuns, name: str = "score") -> dict[str, float]:
-    """Each client's score, or another figure of its row, averaged over seeds."""
+    """Return each client's score, or another figure of its row, averaged over seeds."""
     seen: dict[str, list[float]] = {}
     for run in method.runs:
         for row in run.clients:
@@ -227,7 +227,7 @@ class Curve:
     """One figure of the records by round, over the seeds of a method."""
 
     rounds: tuple[int, ...]
-    """Counted from one: after how many rounds."""
+    """Round after which the figure was measured, counted from one."""
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -256,7 +256,7 @@ def curve(method: MethodRuns, key: str) -> Curve | None:
 
 
 def contingency(run: RunData) -> tuple[list[str], list[int], list[list[int]]] | None:
-    """True groups, clusters, and how many clients are in both; None where the truth is unknown."""
+    """Return true groups, clusters, and the number of clients in each pair; None if the truth is unknown."""
     rows = [(str(row["truth"]), row.cluster) for row in run.clients if row.get("truth") is not None]
     if not rows:
         return None
@@ -266,7 +266,7 @@ def contingency(run: RunData) -> tuple[list[str], list[int], list[list[int]]] | 
 
 
 def trouble(runs: Iterable[RunData]) -> tuple[int, int]:
-    """Answers that never came and updates that were refused, over all runs and rounds."""
+    """Return the numbers of missing replies and of refused updates, over all runs and rounds."""
     missing = rejected = 0
     for run in runs:
         missing += sum(len(record.missing) for record in run.records)

@@ -1,4 +1,4 @@
-"""What each client sees: a row of its images with their labels, as one SVG drawing."""
+"""The images of each client with their labels in a row, as one SVG drawing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def contact_sheet(dataset: FederatedDataset, *, clients: int = 12, images: int = 8) -> str:
-    """An SVG file: the first `clients` clients, one a row, with their first `images` training images.
+    """Return an SVG file: the first `clients` clients, one a row, with their first `images` training images.
 
     Below each image stands its label as this client has it, beside the row the client, its true group and what was
     done to its data. Pixels are scaled to the range of those shown, every colour by itself.
@@ -49,7 +49,7 @@ def contact_sheet(dataset: FederatedDataset, *, clients: int = 12, images: int =
 
 
 def _first_images(dataset: FederatedDataset, client: int, count: int) -> npt.NDArray[np.float64]:
-    """(count or fewer, 1 or 3, H, W)."""
+    """Return the first images of a client, (count or fewer, 1 or 3, H, W)."""
     train = dataset.train
     shape = tuple(train.x.shape[1:])
     if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != 3):
@@ -63,12 +63,12 @@ def _first_images(dataset: FederatedDataset, client: int, count: int) -> npt.NDA
 
 
 def _ranges(x: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The least and the greatest value of every colour, (1 or 3, 1, 1)."""
+    """Return the least and the greatest value of every colour, (1 or 3, 1, 1)."""
     return x.min((0, 2, 3))[:, None, None], x.max((0, 2, 3))[:, None, None]
 
 
 def _bytes(x: npt.NDArray[np.float64], low: npt.NDArray[np.float64], high: npt.NDArray[np.float64]) -> Pixels:
-    """(n, H, W, 3)."""
+    """Return the images as colours from 0 to 255, (n, H, W, 3)."""
     unit = (x - low) / np.where(high > low, high - low, 1)
     grey_or_colour = np.rint(255 * np.moveaxis(unit, 1, -1)).astype(np.uint8)
     return np.broadcast_to(grey_or_colour, (*grey_or_colour.shape[:3], 3))
@@ -90,7 +90,7 @@ def _row(dataset: FederatedDataset, client: int, pixels: Pixels, top: float, sid
 
 
 def _facts(dataset: FederatedDataset, client: int) -> list[str]:
-    """What is written beside a row."""
+    """Return the text beside a row."""
     facts = [dataset.clients[client]]
     if dataset.truth is not None and dataset.group_names:
         facts.append(dataset.group_names[dataset.truth[client]])
@@ -100,12 +100,12 @@ def _facts(dataset: FederatedDataset, client: int) -> list[str]:
 
 
 def png_address(pixels: Pixels) -> str:
-    """An image (H, W, 3) as a data address."""
+    """Return an image (H, W, 3) as a data address."""
     return "data:image/png;base64," + base64.b64encode(write_png(pixels)).decode()
 
 
 def write_png(pixels: Pixels) -> bytes:
-    """An 8-bit RGB image (H, W, 3) as a PNG file without row filters."""
+    """Return an 8-bit RGB image (H, W, 3) as a PNG file without row filters."""
     height, width, _ = pixels.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""How the number of clusters changed: who descends from whom, each change with its reason, K over the rounds."""
+"""The section about changes of the number of clusters: descent, changes with their reasons, K over the rounds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from coterie.training.records import RoundRecord
 
 COLUMNS = ("after round", "what", "clusters", "why")
 MOST_LINES = 200
-"""Clusters in a drawing of their descent; more could not be told apart."""
+"""Largest number of clusters in a drawing of their descent; more could not be distinguished."""
 
 
 def lives_of(records: Sequence[RoundRecord]) -> list[Life]:
-    """Every cluster there ever was, in the order in which they began."""
+    """Return every cluster of the run in the order of its first round."""
     changes = list(_changes(records))
     first = changes[0][1]["before"] if changes else records[-1]["K"]
     lives = [Life(0) for _ in range(first)]
@@ -34,7 +34,7 @@ def lives_of(records: Sequence[RoundRecord]) -> list[Life]:
 
 
 def _changes(records: Sequence[RoundRecord]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(round counted from one, event), in the order in which they happened."""
+    """Return the events in their order, each as (round counted from one, event)."""
     return ((record.round + 1, event) for record in records for event in record.events)
 
 
@@ -56,7 +56,7 @@ def _carried_over(lives: list[Life], now: Sequence[int], parents: Sequence[Seque
 
 
 def section(run: RunData) -> dict[str, Any] | None:
-    """What the page says about it; None where the method never changes K."""
+    """Return the section about changes of K; None where the method never changes K."""
     if not changes_clusters(run.records):
         return None
     happened = list(_changes(run.records))
@@ -79,14 +79,14 @@ def changes_clusters(records: Sequence[RoundRecord]) -> bool:
 
 
 def numbers_of_clusters(run: RunData) -> list[int]:
-    """K after every round where it may change, else once as it was given."""
+    """Return K after every round if the method may change it, else the given number once."""
     if changes_clusters(run.records):
         return [record["K"] for record in run.records]
     return [int(run.config.get("clusters", 2))]
 
 
 def answer(records: Sequence[RoundRecord]) -> str:
-    """`from 1 to 4 clusters by 4 splits and 1 removal, the last after round 31`."""
+    """Return text such as `from 1 to 4 clusters by 4 splits and 1 removal, the last after round 31`."""
     happened = list(_changes(records))
     if not happened:
         unchanged = f"{plural(records[-1]['K'], 'cluster')} from the first round to the last"
@@ -94,9 +94,9 @@ def answer(records: Sequence[RoundRecord]) -> str:
     kinds: Counter[str] = Counter()
     for _, event in happened:
         kinds.update(_what_happened(event))
-    told = listed([plural(count, kind) for kind, count in kinds.items() if count])
+    found = listed([plural(count, kind) for kind, count in kinds.items() if count])
     first, last = happened[0][1]["before"], records[-1]["K"]
-    changed = f"from {first} to {plural(last, 'cluster')} by {told}, the last after round {happened[-1][0]}"
+    changed = f"from {first} to {plural(last, 'cluster')} by {found}, the last after round {happened[-1][0]}"
     later = closest([record for record in records if record.round + 1 > happened[-1][0]])
     return f"{changed}; since then closest {later}" if later else changed
 
@@ -117,7 +117,7 @@ def closest(records: Sequence[RoundRecord]) -> str:
 
 
 def closeness(test: Mapping[str, Any]) -> float:
-    """How near a figure came to its threshold: 1 at the threshold, more beyond it."""
+    """Return the distance of a figure from its threshold as a ratio: 1 at the threshold, more beyond it."""
     value, threshold = test["value"], test["threshold"]
     if value is None or threshold is None:  # not finite
         return 0.0
@@ -126,7 +126,7 @@ def closeness(test: Mapping[str, Any]) -> float:
 
 
 def _what_happened(event: Mapping[str, Any]) -> dict[str, int]:
-    """How many clusters were split off, were removed, went into others or are new; an event may do several.
+    """Return the numbers of clusters that were split off, removed, merged into others or new, by event.
 
     What goes when clients arrive is only the empty cluster that held the place of the first ones.
     """
@@ -141,13 +141,13 @@ def _what_happened(event: Mapping[str, Any]) -> dict[str, int]:
 
 
 def event_line(round_: int, event: Mapping[str, Any]) -> str:
-    """One change in one line, for the terminal; rounds counted from one."""
+    """Return one change in one line, for the terminal; rounds counted from one."""
     after = plural(len(event["parents"]), "cluster")
     return f"round {round_}: {event['kind']}, {event['before']} to {after} ({event['reason']})"
 
 
 def _row(round_: int, event: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """The texts under `COLUMNS`."""
+    """Return the texts under `COLUMNS`."""
     return str(round_), event["kind"], f"{event['before']} to {len(event['parents'])}", event["reason"]
 
 

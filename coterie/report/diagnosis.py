@@ -96,7 +96,7 @@ def _figures(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _criterion(structure: Structure) -> dict[str, Any] | None:
-    """The figure and the table of all descriptions of the clients, in the order of their numbers of groups."""
+    """Return the figure and the table of all descriptions of the clients, in the order of their numbers of groups."""
     if len(structure.candidates) < 2:
         return None
     values = [(plural(each.clusters, "group"), each.criterion, each.clusters) for each in structure.candidates]
@@ -152,7 +152,7 @@ def _value(estimate: Estimate) -> str:
 
 
 def _legend(clients: tuple[ClientDiagnosis, ...]) -> list[tuple[str, str, int, int]]:
-    """Name, colour, number of clients and number of certain clients of each group."""
+    """Return name, colour, number of clients and number of certain clients of each group."""
     groups = sorted({client.group for client in clients if client.group is not None})
     members = {group: [client for client in clients if client.group == group] for group in groups}
     return [

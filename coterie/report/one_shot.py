@@ -1,4 +1,4 @@
-"""What the clients' own solutions showed: how the clusters were found, and whether they are to be trusted."""
+"""The section about the clients' own solutions: how the clusters were found, and whether they can be trusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_DRAWN = 1500
 
 
 def section(run: RunData) -> dict[str, Any] | None:
-    """Sentences, and the picture of a path where there is one; None if the run did not begin with solutions."""
+    """Return sentences and the picture of a path; None if the run was not initialised with solutions."""
     found = run.metrics.get("one_shot")
     if not found or not found.get("separation"):
         return None
@@ -26,7 +26,7 @@ def section(run: RunData) -> dict[str, Any] | None:
 
 
 def sentences(found: Mapping[str, Any]) -> list[str]:
-    """How the clusters were found, how far they are apart, and what theory says of it."""
+    """Return sentences about the clustering: how it was found, the distances, and the conditions of the theory."""
     return [text for text in (_solved(found), _counted(found), _convex(found), _apart(found), _theory(found)) if text]
 
 
@@ -87,7 +87,7 @@ def _theory(found: Mapping[str, Any]) -> str:
 
 
 def _picture(found: Mapping[str, Any]) -> str:
-    """An SVG file as a data address, so that its styles stay its own; empty where there is nothing to draw."""
+    """Return an SVG file as a data address, so that its styles stay its own; empty where there is nothing to draw."""
     path = (found["convex"] or {}).get("path") or {}
     if not path.get("tree") or len(path["labels"]) > MOST_DRAWN:
         return ""
@@ -98,7 +98,7 @@ def _picture(found: Mapping[str, Any]) -> str:
 
 
 def grouped(metrics: Mapping[str, Any]) -> str | None:
-    """How clients were grouped before the first round, in a line; None if they were not."""
+    """Return a line about the grouping of clients before the first round; None if there was none."""
     found = metrics.get("grouping")
     if not found:
         return None
@@ -111,12 +111,12 @@ def grouped(metrics: Mapping[str, Any]) -> str | None:
 
 
 def _cuts(found: Mapping[str, Any]) -> str:
-    """`, cut once by 3 tests; closest of the others: p ...`; empty where no tests decided."""
+    """Return words such as `, cut once by 3 tests; closest of the others: p ...`; empty where no tests decided."""
     tests = found.get("tests") or []
     if not tests:
         return ""
     others = [test for test in tests if not test["value"] < test["threshold"]]
     cuts = len(tests) - len(others)
-    told = f"cut {plural(cuts, 'time')} by {plural(len(tests), 'test')}" if cuts else "never cut"
+    cut = f"cut {plural(cuts, 'time')} by {plural(len(tests), 'test')}" if cuts else "never cut"
     rest = f"; closest {'of the others' if cuts else 'test'}: {max(others, key=closeness)['text']}" if others else ""
-    return f", {told}{rest}"
+    return f", {cut}{rest}"

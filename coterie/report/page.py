@@ -39,7 +39,7 @@ from coterie.training.measures import MEASURES
 from coterie.training.runs.outputs import write_output
 
 STYLES = {"self": 1, "one": 2, "truth": 1, "found": 6}
-"""How many styles of lines the style sheet has for each kind of method (classes found0, found1, ...)."""
+"""Number of line styles in the style sheet for each kind of method (classes found0, found1, ...)."""
 
 
 def write_report(runs: Sequence[RunData], path: Path, unfinished: int = 0) -> Path:
@@ -51,7 +51,7 @@ def write_report(runs: Sequence[RunData], path: Path, unfinished: int = 0) -> Pa
 
 
 def render(found: Comparison, unfinished: int = 0) -> str:
-    """The page as text."""
+    """Return the page as text."""
     script = asset("page.js")
     return template("page.html").render(
         style=Markup(asset("page.css")),
@@ -187,7 +187,7 @@ def _gain_figure(found: Comparison, base: MethodRuns) -> dict[str, Any]:
 
 
 def _legend(run: RunData, truths: list[str], drawn: ClientMap | None) -> dict[str, Any]:
-    """Clusters with their colours and sizes; true groups with their shapes."""
+    """Return the clusters with their colours and sizes, and the true groups with their shapes."""
     clusters = sorted({row.cluster for row in run.clients})
     sizes = {k: sum(row.cluster == k for row in run.clients) for k in clusters}
     return {

@@ -1,4 +1,4 @@
-"""What a private run hid of its clients, and what it gave away, in words; from its options and figures alone."""
+"""Sentences about the privacy of a run: what the server saw and what the guarantee covers, from its options."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from coterie.privacy.mechanism import response_probability
 from coterie.report.formats import plain
 
 SIMULATED = (
-    "Where clients hide their answers themselves, nobody asks for this in a federation; a simulation has the data, and "
-    "looked. Epsilon covers neither it nor the clusters of single clients on this page."
+    "If clients add noise to their replies, a federation does not ask for these figures; this simulation computed them "
+    "from the data. Epsilon covers neither them nor the clusters of single clients on this page."
 )
 TRUSTED = (
     "Epsilon is about the models: this page, the records and the checkpoints show single clients as they are and stay "
@@ -20,7 +20,7 @@ TRUSTED = (
 
 
 def server_saw(method: Method, config: Mapping[str, Any]) -> dict[str, str]:
-    """What the server got to see of each client in the rounds, by name."""
+    """Return the names of the values that the server saw of each client in the rounds."""
     rows = dict(method.reveals())
     if not method.trains:
         return rows
@@ -32,7 +32,7 @@ def server_saw(method: Method, config: Mapping[str, Any]) -> dict[str, str]:
     sd = plain(clip * noise)
     hidden = f"cut to length {plain(clip)}, with noise of standard deviation {sd} on every parameter"
     changes = {"change": f"{rows['change']}, {hidden}"} if "change" in rows else {}
-    saw = {**rows, **changes, "update": f"the change of the model it trained, {hidden}; no loss is told"}
+    saw = {**rows, **changes, "update": f"the change of the model it trained, {hidden}; no loss is sent"}
     if "privacy_choice" in config:
         K, epsilon = int(config["clusters"]), config["privacy_choice"]
         share = f"{100 * response_probability(epsilon, K):.0f} % of the times"
@@ -43,7 +43,7 @@ def server_saw(method: Method, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def guarantee(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
-    """A sentence with epsilon and delta; empty for a run that is not private."""
+    """Return a sentence with epsilon and delta; empty for a run that is not private."""
     if "epsilon" not in metrics:
         return ""
     who = "what it sends hides" if config["privacy"] == "local" else "the models hide"
@@ -54,7 +54,7 @@ def guarantee(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
 
 
 def beyond(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
-    """What the guarantee does not cover; empty for a run that is not private."""
+    """Return the limits of the guarantee in words; empty for a run that is not private."""
     if "epsilon" not in metrics:
         return ""
     return SIMULATED if config["privacy"] == "local" else TRUSTED

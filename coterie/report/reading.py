@@ -33,7 +33,7 @@ class RunData:
     label: str = ""
     """Name of the method's variant in a comparison; empty: the method's own name."""
     subject: Subject = field(default_factory=Subject)
-    """What the data is about."""
+    """Facts about the data."""
 
     @property
     def method(self) -> str:
@@ -116,7 +116,7 @@ def read_run(path: Path, label: str = "") -> RunData:
 
 
 def read_runs(path: Path) -> list[RunData]:
-    """The finished runs of a run folder (one) or of a comparison (those under jobs/), by name of their folder."""
+    """Return the finished runs of a run folder or of a comparison (under jobs/), by name of their folder."""
     if (path / "config.toml").is_file():
         return [read_run(path)]
     jobs = _jobs(path)
@@ -124,17 +124,17 @@ def read_runs(path: Path) -> list[RunData]:
         raise RunError(f"{path} is neither a run nor a comparison: it has no config.toml and no runs under {JOBS}/")
     finished = [job for job in jobs if job.finished]
     if not finished:
-        raise RunError(f"{path} holds no finished run ({len(jobs)} begun): go on with 'coterie resume {path}'")
+        raise RunError(f"{path} holds no finished run ({len(jobs)} unfinished): continue with 'coterie resume {path}'")
     return [read_run(job.path, _label(job.path)) for job in finished]
 
 
 def count_unfinished(path: Path) -> int:
-    """How many runs of a comparison have begun and are not finished; 0 for a single run."""
+    """Return the number of unfinished runs of a comparison; 0 for a single run."""
     return sum(not job.finished for job in _jobs(path))
 
 
 def _label(job: Path) -> str:
-    """The label in the name of a job's folder, LABEL-seedN; empty for a folder that is named otherwise."""
+    """Return the label in the name of a job's folder, LABEL-seedN; empty for a folder that is named otherwise."""
     label, seed, number = job.name.rpartition("-seed")
     return label if seed and number.isdigit() else ""
 

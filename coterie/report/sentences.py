@@ -1,11 +1,11 @@
-"""What was found, in words. Every number is computed from the runs; nothing is claimed that they do not hold."""
+"""The findings in words. Every number is computed from the runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from coterie.methods.settings import most_of
-from coterie.report import certainty, coefficients, worth
+from coterie.report import certainty, choosing, coefficients, worth
 from coterie.report.commands import compare_command, is_named
 from coterie.report.comparison import (
     Comparison,
@@ -36,24 +36,27 @@ class Note:
     text: str
     caution: bool = False
     command: str = ""
-    """What to type to change it, if anything."""
+    """Command that adds the missing part, if there is one."""
 
 
 # ---- the headline --------------------------------------------------------------------------------------------
 
 
 def headline(found: Comparison) -> str:
-    """One sentence: groups, gain over other models, certainty; or that the training diverged, and what to do."""
+    """Return one sentence: the groups with their gain over other models, with their certainty, or with their score."""
     if found.main.diverged:
         return _diverged(found.main)
-    parts = [_groups(found.main), _against(found) or _alternatives(found), _sure(found.main)]
-    if not parts[1] and not parts[2]:
-        parts[1] = _score_alone(found)
-    return "; ".join(part for part in parts if part) + "."
+    about = _gain(found) or _sure(found.main) or _score_alone(found)
+    return f"{_groups(found.main)}{f'; {about}' if about else ''}."
+
+
+def _gain(found: Comparison) -> str:
+    """Return how the main method does against other models; empty where there are none."""
+    return _against(found) or _alternatives(found)
 
 
 def _diverged(main: MethodRuns) -> str:
-    """`The training diverged (seeds 0 and 2): the training loss is ...; lower lr ...`."""
+    """Return text such as `The training diverged (seeds 0 and 2): the training loss is ...; lower lr ...`."""
     seeds = [str(run.seed) for run in main.diverged]
     which = f" ({'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)})" if len(main.runs) > 1 else ""
     said = main.diverged[0].metrics.why_diverged or "the training diverged"
@@ -76,7 +79,7 @@ def _groups(main: MethodRuns) -> str:
 
 
 def _alternatives(found: Comparison) -> str:
-    """How the main method does against models that were fitted for comparison; empty where there are none."""
+    """Return the comparison with models that were fitted beside the run, in words; empty where there are none."""
     alternatives = worth.baselines_of(found.main.first)
     return worth.headline(alternatives) if alternatives is not None and _several(found.main) else ""
 
@@ -92,7 +95,7 @@ def _clients(main: MethodRuns) -> float:
 
 
 def _used(main: MethodRuns) -> list[int]:
-    """The number of clusters that have clients, for each seed."""
+    """Return the number of clusters that have clients, for each seed."""
     return [len({row.cluster for row in run.clients}) for run in main.runs]
 
 
@@ -101,7 +104,7 @@ def _several(main: MethodRuns) -> bool:
 
 
 def _against(found: Comparison) -> str:
-    """How the main method does against the global and the local models; empty without baselines."""
+    """Return the comparison with global and local models in words; empty without baselines."""
     differences = [
         (PHRASES[base.groups], edge.mean)
         for base in found.baselines
@@ -115,7 +118,7 @@ def _against(found: Comparison) -> str:
 
 
 def _points(differences: list[tuple[str, float]], several: bool) -> str:
-    """`their models beat one global model by 7.3 points and local models by 8.8`."""
+    """Return text such as `their models beat one global model by 7.3 points and local models by 8.8`."""
     words, before = [], ""
     for phrase, edge in differences:
         verb = _verb(edge, several)
@@ -157,7 +160,7 @@ def _score_alone(found: Comparison) -> str:
 
 
 def score_words(found: Comparison) -> str:
-    """`accuracy` or `RMSE`."""
+    """Return `accuracy` or `RMSE`."""
     return "accuracy" if found.higher_is_better else "RMSE"
 
 
@@ -165,14 +168,16 @@ def score_words(found: Comparison) -> str:
 
 
 def support(found: Comparison) -> list[str]:
-    """Plain facts that make the headline's numbers readable."""
+    """Return the facts below the headline."""
     main = found.main
     facts = [_how_measured(found)]
     if main.diverged:
         return facts
+    chosen = [choosing.answer(main.first.metrics["chosen"])] if "chosen" in main.first.metrics else []
+    sure = _sure(main) if _gain(found) else ""
     alternatives = worth.baselines_of(main.first)
-    if alternatives is not None and _several(main):
-        facts = [*alternatives.sentences(), *facts]
+    compared = alternatives.sentences() if alternatives is not None and _several(main) else []
+    facts = [*chosen, *compared, *([f"{_capital(sure)}."] if sure else []), *facts]
     for base in found.baselines:
         edge = advantages(main, base)
         if edge is not None and len(edge.values) > 1:
@@ -207,7 +212,7 @@ def _on_training(main: MethodRuns) -> bool:
 
 
 def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
-    """Cautions first, then what could be added."""
+    """Return the notes below the headline, cautions first."""
     every = [run for method in found.methods for run in method.runs]
     candidates = [*_diverged_notes(found), _unfinished_note(unfinished), *_trouble_notes(every)]
     if found.main.diverged:  # nothing else matters now
@@ -232,13 +237,13 @@ def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
 
 
 def _diverged_notes(found: Comparison) -> list[Note | None]:
-    """One for each method besides the main one that diverged."""
+    """Return a note for each method besides the main one that diverged."""
     others = [method for method in found.methods if method.diverged and method is not found.main]
     return [Note(f"{m.name} is not compared with. {_diverged(m)}", caution=True) for m in others]
 
 
 def _hidden_groups_note(main: MethodRuns) -> Note | None:
-    """The warning of the first seed that has one."""
+    """Return the warning of the first seed that has one."""
     warned = [(run, text) for run in main.runs if (text := certainty.hidden_groups(run.metrics))]
     if not warned:
         return None
@@ -308,7 +313,7 @@ def _trouble_notes(runs: list[RunData]) -> list[Note | None]:
 
 
 def _why_left_out(runs: list[RunData]) -> str:
-    """Clients check their own values; what the server refused itself, it says in a note of the record."""
+    """Return the reason why updates were left out: clients check their values, and the server notes what it refuses."""
     noted = any(record.rejected and record.notes for run in runs for record in run.records)
     return (
         "were not finite or refused (the notes of the records say why)" if noted else "had values that are not finite"
@@ -329,8 +334,8 @@ def _unused_note(main: MethodRuns) -> Note | None:
 
 
 def _fit_note(main: MethodRuns) -> Note | None:
-    told = coefficients.could_fit_better(main.first.metrics)
-    return Note(f"{told[0].upper()}{told[1:]}.", caution=True) if told else None
+    caution = coefficients.could_fit_better(main.first.metrics)
+    return Note(f"{_capital(caution)}.", caution=True) if caution else None
 
 
 def _stopped_note(main: MethodRuns) -> Note | None:
@@ -378,14 +383,14 @@ def _baseline_note(found: Comparison) -> Note | None:
 
 
 def gain_caption(found: Comparison, base: MethodRuns) -> str:
-    """`58 of 60 clients gain, 2 lose`."""
+    """Return text such as `58 of 60 clients gain, 2 lose`."""
     up, down, same = tally(gains(found.main, base))
     text = f"{up} of {plural(up + down + same, 'client')} {'gain' if up != 1 else 'gains'}, {down} lose"
     return text + ("s" if down == 1 else "") + (f", {same} the same" if same else "")
 
 
 def restarts_words(main: MethodRuns) -> str:
-    """What several starts cost."""
+    """Return the cost of several restarts in words."""
     starts = int(main.first.config.get("restarts", 1))
     if starts < 2:
         return ""
@@ -393,12 +398,12 @@ def restarts_words(main: MethodRuns) -> str:
     if 0 < race < most_of(main.first.config.get("rounds", 0)):
         some = float(main.first.config.get("race_share", 1))
         return (
-            f"{main.name} raced {starts} random starts for {race} rounds on {100 * some:.0f} % of the clients, then "
+            f"{main.name} raced {starts} restarts for {race} rounds on {100 * some:.0f} % of the clients, then "
             "trained only the one with the least training loss. Bytes and seconds count the race."
         )
     each = spread(run.metrics.bytes_down / starts / 1e6 for run in main.runs)
     share = "" if each is None else f": about {plain(each.mean)} MB down for each"
     return (
-        f"{main.name} trained {starts} random starts side by side and kept the one with the least training loss. "
+        f"{main.name} trained {starts} restarts side by side and kept the one with the least training loss. "
         f"Bytes and seconds count all of them{share}."
     )

@@ -84,7 +84,7 @@ def _count(value: float | None) -> str:
 
 
 def tiles(found: Comparison) -> list[Tile]:
-    """The row of numbers under the headline, all about the main method."""
+    """Return the row of numbers under the headline, all about the main method."""
     main, form = found.main, score_form(found)
     name = "accuracy" if found.higher_is_better else "RMSE"
     shown = [
@@ -98,7 +98,7 @@ def tiles(found: Comparison) -> list[Tile]:
 
 
 def _pooled_tiles(main: MethodRuns) -> list[Tile]:
-    """Figures over all held-out samples together, where the run was compared with other models."""
+    """Return figures over all held-out samples together, where the run was compared with other models."""
     every = [found for run in main.runs if (found := baselines_of(run)) is not None]
     if not every:
         return []
@@ -187,7 +187,7 @@ def method_rows(found: Comparison, columns: Sequence[MethodColumn]) -> list[dict
 
 
 def cost_rows(found: Comparison) -> list[dict[str, Any]]:
-    """Bytes and seconds of each method, with the length of their bars in percent of the longest."""
+    """Return bytes and seconds of each method, with the length of their bars in percent of the longest."""
     spreads = [
         {
             key: method.over_seeds(metric)
@@ -275,7 +275,7 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
 
 
 def _certainty(value: float | None) -> str:
-    """Probability in percent; what rounds to 100 or 0 is neither."""
+    """Return a probability in percent; one that would be rounded to 100 or 0 is shown as `> 99.9 %` or `< 0.1 %`."""
     if value is None:
         return ABSENT
     return "> 99.9 %" if value > 0.9995 else "< 0.1 %" if value < 0.0005 else f"{100 * value:.1f} %"
@@ -288,7 +288,7 @@ def _gain(value: float, found: Comparison) -> str:
 
 
 def client_facts(found: Comparison) -> list[dict[str, Any]]:
-    """What the tooltips say of each client of the first seed: its id and pairs of name and text."""
+    """Return the tooltip of each client of the first seed: its id and pairs of name and text."""
     columns, rows = client_table(found)
     bases = {base.groups: (base.name, mean_scores(base)) for base in found.baselines}
     form, facts = score_form(found), []
@@ -304,7 +304,7 @@ def client_facts(found: Comparison) -> list[dict[str, Any]]:
 
 
 def option_rows(run: RunData) -> list[tuple[str, str, str]]:
-    """Name, value, meaning of every option of the run: those of the scenario, then those of the method in its order."""
+    """Return name, value and meaning of every option: those of the scenario, then those of the method in its order."""
     kind = run.method_class
     known = {} if kind is None else {option.name: option.help for option in kind.options()}
     own = scenario_options(run)
@@ -320,7 +320,7 @@ def option_rows(run: RunData) -> list[tuple[str, str, str]]:
 
 
 def trouble_rows(run: RunData) -> list[tuple[str, str, str]]:
-    """What went wrong on the way to clients elsewhere: what, in which rounds (from 1), for whom."""
+    """Return the failures of remote clients: the reason, the rounds (from 1) and the clients."""
     rounds: dict[str, list[int]] = {}
     clients: dict[str, set[str]] = {}
     for record in run.records:
@@ -331,13 +331,13 @@ def trouble_rows(run: RunData) -> list[tuple[str, str, str]]:
 
 
 def _some(names: Collection[str], shown: int = 5) -> str:
-    """The first of them, and how many more."""
+    """Return the first names, and the number of the others."""
     first = ", ".join(sorted(names, key=natural)[:shown])
     return first + f" and {len(names) - shown} more" * (len(names) > shown)
 
 
 def method_words(found: MethodRuns) -> dict[str, Any]:
-    """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals with these options."""
+    """Return the description of a method: a sentence, the step in symbols, the paper, and what the server sees."""
     method = typed_method(found.first)
     if method is None:
         return {"name": found.name, "sentence": "", "step": "", "paper": "", "saw": {}, "trains": True}
@@ -354,7 +354,7 @@ def method_words(found: MethodRuns) -> dict[str, Any]:
 
 
 def returned_rows(main: MethodRuns) -> Mapping[str, str]:
-    """What clients sent back for this report, after the training: facts about single clients."""
+    """Return the figures that clients sent for this report after the training, with their meaning."""
     known = {key for row in main.first.clients for key in row} | (
         {"sums", "curvature"} if main.first.metrics.get(REGRESSION) else set()
     )

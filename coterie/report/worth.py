@@ -13,7 +13,7 @@ VERDICTS = {"better": "better", "worse": "worse", "same": "within noise"}
 """Words under the title `this run is`."""
 SHORT = {
     "better": "their models predict better than one model for all ({figures})",
-    "same": "one model for all predicts as well, as far as can be told ({figures})",
+    "same": "one model for all predicts as well, as far as the data show ({figures})",
     "worse": "one model for all predicts better ({figures})",
 }
 
@@ -25,7 +25,7 @@ def baselines_of(run: RunData) -> Baselines | None:
 
 
 def section(run: RunData) -> dict[str, Any] | None:
-    """What the page says about the alternatives; None where the run has no such comparison."""
+    """Return the section about the alternatives; None where the run has no such comparison."""
     found = baselines_of(run)
     if found is None:
         return None
@@ -36,17 +36,19 @@ def section(run: RunData) -> dict[str, Any] | None:
         "columns": [*columns, mean, "difference to this run"],
         "rows": [_row(found, each) for each in found.candidates],
         "how": _how(found),
+        "verdicts": found.clustered,
     }
 
 
 def table_rows(found: Baselines) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of the comparison for the terminal."""
     columns = ["log loss", "AUC"] if found.classification else ["RMSE", "R²"]
+    last = ["this run is"] * found.clustered
     rows = [
-        [row["name"], *row["cells"][:2], row["cells"][-1], row["verdict"]]
+        [row["name"], *row["cells"][:2], row["cells"][-1], *[row["verdict"]] * found.clustered]
         for row in (_row(found, each) for each in found.candidates)
     ]
-    return ["model", *columns, "difference (95 % interval)", "this run is"], rows
+    return ["model", *columns, "difference (95 % interval)", *last], rows
 
 
 def headline(found: Baselines) -> str:
@@ -108,6 +110,13 @@ def _how(found: Baselines) -> str:
         f"All models were fitted to the same training samples and predict the same {found.samples} held-out samples of "
         f"{plural(len(found.clients), 'client')}.{rate} Differences are those of the {what}, positive where this run "
         f"is better; their 95 % intervals take clients as independent. {fitted}{spread}. A model of a site alone needs "
-        f"three training rows for each coefficient: {found.alone} of {plural(len(found.clients), 'client')} have them, "
-        "the others use the model for all."
+        f"three training rows for each coefficient: {_alone(found)}."
     )
+
+
+def _alone(found: Baselines) -> str:
+    """Return the number of clients with rows enough for a separate model, in words."""
+    clients = len(found.clients)
+    if found.alone == clients:
+        return "every client has them"
+    return f"{found.alone} of {plural(clients, 'client')} have them, the others use the model for all"

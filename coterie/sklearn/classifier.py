@@ -39,6 +39,16 @@ class ClusteredClassifier(ClassifierMixin, ClusteredEstimator):  # type: ignore[
         n_features_in_, feature_names_in_, n_iter_: As in scikit-learn.
 
     Without `groups` all rows are one group, and the estimator is one ordinary model.
+
+    Example:
+        >>> import numpy as np
+        >>> from coterie.sklearn import ClusteredClassifier
+        >>> random = np.random.default_rng(0)
+        >>> site, X = np.repeat(np.arange(8), 30), random.normal(size=(240, 2))
+        >>> y = np.where(np.where(site % 2, 1, -1) * X[:, 0] > 0, "yes", "no")
+        >>> model = ClusteredClassifier("ifca", clusters=2, rounds=20, restarts=2).fit(X, y, groups=site)
+        >>> bool(model.score(X, y, groups=site) > 0.9)
+        True
     """
 
     classes_: Array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from coterie.methods import FedAvg
 from coterie.sklearn.groups import TARGET, Array, codes_of, federation_of, group_id, seed_of, shares_of
 from coterie.training.fitting import fit
 from coterie.training.planning import MethodChoice, names_of
+from coterie.training.predicting import warn_of_spellings
 from coterie.training.result import Result
 
 
@@ -107,6 +109,15 @@ class ClusteredEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn ha
         names, codes = (np.array([None], dtype=object), np.zeros(len(rows), np.int64))
         if groups is not None:
             names, codes = codes_of(groups, len(rows))
+            ids, trained = [group_id(name) for name in names.tolist()], self.result_.assignments
+            warn_of_spellings([name for name in ids if name not in trained], trained)
+        elif np.count_nonzero(self.weights_) > 1:
+            warnings.warn(
+                f"predict was called without groups, so that all rows are predicted by the mixture of "
+                f"{np.count_nonzero(self.weights_)} models and not by the model of their group: pass groups=...",
+                UserWarning,
+                stacklevel=4,
+            )
         found: Array | None = None
         for code, name in enumerate(names.tolist()):
             own = codes == code

@@ -14,6 +14,7 @@ from coterie.core.dataset import FederatedDataset
 from coterie.core.readings import number_text
 from coterie.core.schema import Schema
 from coterie.data.arrays import stack_shard
+from coterie.data.columns import LONGEST_WHOLE
 from coterie.data.encode import scaled
 from coterie.data.table import RECOMMENDED, step_size
 from coterie.errors import InputError
@@ -51,7 +52,11 @@ def codes_of(groups: npt.ArrayLike | None, rows: int) -> tuple[Array, npt.NDArra
         raise InputError(f"{rows} rows but {len(values)} groups: give the group of each row")
     if any(value is None or value != value for value in values.tolist()):
         raise InputError("groups has missing values: give the group of each row")
-    found, codes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)
+    if values.dtype.kind == "O":
+        values = np.array([group_id(value) for value in values.tolist()])
+    if values.dtype.kind == "f" and (np.abs(values) >= LONGEST_WHOLE).any():
+        raise InputError("groups are floating-point numbers that have lost their last digits: give them as texts")
+    found, codes = np.unique(values, return_inverse=True)
     return found, codes.astype(np.int64)
 
 

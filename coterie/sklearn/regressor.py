@@ -19,6 +19,16 @@ class ClusteredRegressor(RegressorMixin, ClusteredEstimator):  # type: ignore[mi
 
     Parameters and attributes are those of `ClusteredClassifier` without `classes_`; the default learner is linear
     regression with an intercept.
+
+    Example:
+        >>> import numpy as np
+        >>> from coterie.sklearn import ClusteredRegressor
+        >>> random = np.random.default_rng(0)
+        >>> site, X = np.repeat(np.arange(8), 30), random.normal(size=(240, 2))
+        >>> y = np.where(site % 2, 2.0, -2.0) * X[:, 0] + X[:, 1]
+        >>> model = ClusteredRegressor("ifca", clusters=2, rounds=30, restarts=2).fit(X, y, groups=site)
+        >>> bool(model.score(X, y, groups=site) > 0.9)
+        True
     """
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Self:

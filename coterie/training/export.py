@@ -27,6 +27,8 @@ from coterie.learners.linear import Linear
 from coterie.learners.logistic import Logistic
 from coterie.training.result import Result
 
+NO_CLASS = -1
+"""Class of a sample with missing or infinite values in an ONNX model."""
 BATCH = 3
 """Number of samples in the example that the ONNX exporter traces; the model accepts any number."""
 
@@ -55,8 +57,8 @@ def onnx_bytes(result: Result, cluster: int | None = None) -> bytes:
     """Return a cluster's model as an ONNX model, with the standardisation of a table inside.
 
     Its input `x` has any number of samples: float64 for a table, the floating type of the model otherwise. Its outputs
-    are `class` (position among the classes) and `probabilities` (n, C), or `prediction` (n,). Its metadata holds
-    `learner`, `features` and `schema` as JSON, and for a table `feature_names`.
+    are `class` (position among the classes; -1 for samples with missing values) and `probabilities` (n, C), or
+    `prediction` (n,). Its metadata holds `learner`, `features` and `schema` as JSON, and for a table `feature_names`.
 
     Args:
         result: A finished run.
@@ -166,13 +168,14 @@ class DeployedModel(nn.Module):
         self.register_buffer("factor", torch.tensor(factors, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Return predictions (n,), or the position of the class (n,) and the probabilities (n, C)."""
+        """Return predictions (n,), or the position of the class (n,), -1 without one, and the probabilities (n, C)."""
         features = ((x - self.mean) * self.factor).to(self.dtype) if self.scales else x
         out: Tensor = self.network(features)
         if self.classes is None:
             return out.flatten()
         probabilities = torch.softmax(out.double(), dim=-1)[:, : self.classes]
-        return probabilities.argmax(dim=-1), probabilities
+        known = probabilities.isfinite().all(dim=-1)  # a missing value would be predicted as the first class
+        return torch.where(known, probabilities.argmax(dim=-1), NO_CLASS), probabilities
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from coterie.core.shard import ClientId
 from coterie.data.columns import Columns, open_columns, shown
 from coterie.data.encode import marks_are_missing, refuse_holes, target_of, texts_of
 from coterie.errors import ColumnWarning, InputError, unknown_name
+from coterie.evaluate.misfit import MISFIT
 
 if TYPE_CHECKING:
     from coterie.training.records import ClientResult
@@ -70,14 +72,15 @@ def predict_rows(result: Result, source: object, client: str, id_column: str | N
     for row, owner in enumerate(owners):
         rows_of.setdefault(owner, []).append(row)
     trained = {row.id: row for row in result.clients}
-    _warn_of_spellings([owner for owner in rows_of if owner not in trained], list(trained))
+    warn_of_spellings([owner for owner in rows_of if owner not in trained], list(trained))
     unplaced = [
         owner
         for owner, rows in rows_of.items()
-        if not predictor.predict(np.array(rows, dtype=np.int64), trained.get(owner))
+        if not predictor.predict(owner, np.array(rows, dtype=np.int64), trained.get(owner))
     ]
     if unplaced:
         raise InputError(_refusal(unplaced, result.schema.target))
+    _warn_of_misfits(predictor.misfits)
     ids = {} if id_column is None else {id_column: columns.values(id_column).tolist()}
     labels = targets.labels(np.arange(len(owners))) if targets.there.all() else None
     return Predictions(ids | {"client": owners} | predictor.columns(), labels)
@@ -120,8 +123,10 @@ class _RowPredictor:
         self.placed: list[Any] = [None] * rows
         self.predicted: list[Any] = [None] * rows
         self.probabilities: npt.NDArray[np.float64] | None = None
+        self.misfits: list[ClientId] = []
+        """New clients whose labelled rows fit no cluster."""
 
-    def predict(self, rows: npt.NDArray[np.int64], trained: ClientResult | None) -> bool:
+    def predict(self, client: ClientId, rows: npt.NDArray[np.int64], trained: ClientResult | None) -> bool:
         """Predict the rows of a client, with its figures if it trained; return whether it has a model."""
         result, samples = self.result, EncodedSamples(self.encoded[torch.from_numpy(rows)])
         if trained is not None:
@@ -130,14 +135,27 @@ class _RowPredictor:
         labelled = rows[self.targets.there[rows]]
         if len(labelled):
             support = (EncodedSamples(self.encoded[torch.from_numpy(labelled)]), self.targets.labels(labelled))
-            cluster = int(result.weigh(*support).argmax())
-            certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
-            self._add(rows, samples, {"support": support}, cluster, certainty, PLACED)
+            with self._misfits_of(client):
+                cluster = int(result.weigh(*support).argmax())
+                certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
+                self._add(rows, samples, {"support": support}, cluster, certainty, PLACED)
             return True
         if result.serves_strangers:
             self._add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
             return True
         return False
+
+    @contextmanager
+    def _misfits_of(self, client: ClientId) -> Iterator[None]:
+        """Collect a client whose labelled rows fit no cluster, instead of a warning for each step of its placement."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        if any(MISFIT in str(each.message) for each in caught):
+            self.misfits.append(client)
+        for each in caught:
+            if MISFIT not in str(each.message):
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
     def _add(
         self,
@@ -204,7 +222,7 @@ def _owners(columns: Columns, client: str) -> list[ClientId]:
     return [number_text(value) if isinstance(value, float) else str(value) for value in values.tolist()]
 
 
-def _warn_of_spellings(new: Sequence[ClientId], known: Sequence[ClientId]) -> None:
+def warn_of_spellings(new: Sequence[ClientId], known: Iterable[ClientId]) -> None:
     """Warn about new clients whose name is probably another spelling of that of a client that trained."""
     trained = {same_name(name): name for name in known} if new else {}
     alike = [(name, trained[same_name(name)]) for name in new if same_name(name) in trained]
@@ -218,13 +236,30 @@ def _warn_of_spellings(new: Sequence[ClientId], known: Sequence[ClientId]) -> No
         )
 
 
+def _warn_of_misfits(clients: Sequence[ClientId]) -> None:
+    """Warn about new clients whose labelled rows fit no cluster."""
+    if clients:
+        count = "1 new client fits" if len(clients) == 1 else f"{len(clients)} new clients fit"
+        warnings.warn(
+            f"{count} no cluster ({_named(clients)}): the loss of the best model on the labelled rows is far above "
+            "that of the clients that trained, so that cluster, certainty and predictions mean little; check units and "
+            "labels, or train again with such clients",
+            ColumnWarning,
+            stacklevel=4,
+        )
+
+
+def _named(clients: Sequence[ClientId]) -> str:
+    """Return the first clients, and the number of the others."""
+    named = ", ".join(map(shown, clients[:MOST_NAMED]))
+    return named + (f" and {len(clients) - MOST_NAMED} more" if len(clients) > MOST_NAMED else "")
+
+
 def _refusal(strangers: Sequence[ClientId], target: str) -> str:
-    named = ", ".join(map(shown, strangers[:MOST_NAMED]))
-    more = f" and {len(strangers) - MOST_NAMED} more" if len(strangers) > MOST_NAMED else ""
     count = "1 client was" if len(strangers) == 1 else f"{len(strangers)} clients were"
     return (
-        f"{count} not in the training data and cannot be assigned without labelled rows ({named}{more}): add a few of "
-        f"their rows with a value in column {target!r}, or leave these clients out"
+        f"{count} not in the training data and cannot be assigned without labelled rows ({_named(strangers)}): add "
+        f"a few of their rows with a value in column {target!r}, or leave these clients out"
     )
 
 

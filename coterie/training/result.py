@@ -29,6 +29,7 @@ from coterie.errors import ColumnWarning, InputError, RunError
 from coterie.evaluate.baselines import Baselines
 from coterie.evaluate.certainty import Calibration
 from coterie.evaluate.groups import Groups
+from coterie.evaluate.misfit import UsualLoss
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
@@ -225,7 +226,7 @@ class Result:
         """
         if not self.has_certainty:
             raise InputError(NO_CERTAINTY)
-        losses = self._sample_losses(*self._labelled(x, y)).sum(dim=1).numpy()
+        losses = self._placing_losses(*self._labelled(x, y)).sum(dim=1).numpy()
         return Calibration.from_json(self.metrics["calibration"]).of_sums(losses)
 
     @property
@@ -576,7 +577,7 @@ class Result:
         Raises:
             InputError: if the samples or labels do not fit the data of the run.
         """
-        return int(np.argmin(self.losses(x, y)))
+        return int(self._placing_losses(*self._labelled(x, y)).mean(dim=1).argmin())
 
     def weigh(self, x: Samples, y: Labels | None = None) -> npt.NDArray[np.float64]:
         """Return the weight of each cluster for a new client with a few labelled samples.
@@ -608,7 +609,7 @@ class Result:
             samples = self._samples(x)
             labels = self._targets(y, len(samples))
             return np.asarray(self._tree().weigh(self.learner, self.parameters, samples, labels).numpy())
-        losses = self._sample_losses(x, y)
+        losses = self._placing_losses(x, y)
         return np.asarray(weigh(self.learner, losses, placing, self._usual_loss).numpy())
 
     def _tree(self) -> Tree:
@@ -677,6 +678,21 @@ class Result:
         """Return the loss of each cluster's model on each sample, (K, n)."""
         samples = self._samples(x)
         return sample_losses(self.learner, self.parameters, samples, self._targets(y, len(samples)))
+
+    def _placing_losses(self, x: Samples, y: Labels) -> torch.Tensor:
+        """Return the loss of each cluster's model on each sample, (K, n); warn if the rows of a table fit no model."""
+        found = self._sample_losses(x, y)
+        misfit = self.usual_loss.misfit(found.numpy()) if self.schema.is_table else ""
+        if misfit:
+            warnings.warn(misfit, ColumnWarning, stacklevel=3)
+        return found
+
+    @property
+    def usual_loss(self) -> UsualLoss:
+        """Loss of the models on the clients that trained, with which that of new clients is compared."""
+        return UsualLoss.of(
+            [client.loss for client in self.clients], [client.n for client in self.clients], self.learner.classes
+        )
 
     def _samples(self, x: Samples) -> torch.Tensor:
         some = next(iter(self.parameters[0].values()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.core.schema import Schema
+from coterie.core.schema import Date, Number, Schema
 from coterie.errors import InputError
 from coterie.training.records import ClientResult
 
@@ -31,6 +31,10 @@ class Subject:
     """Names of the features of a table."""
     columns: tuple[tuple[str, str, str], ...] = ()
     """Notes about the columns of a table: name, action, detail."""
+    shares: tuple[str, ...] = ()
+    """Names of the features of zeros and ones."""
+    dates: tuple[tuple[str, float], ...] = ()
+    """Names of the features that are dates, each with the day that is 0, in days since 1970."""
 
 
 def subject_of(summary: Mapping[str, Any]) -> Subject:
@@ -47,6 +51,8 @@ def subject_of(summary: Mapping[str, Any]) -> Subject:
         schema.target,
         schema.feature_names,
         tuple((note["column"], note["action"], note["detail"]) for note in notes),
+        tuple(set(schema.feature_names) - {each.name for each in schema.columns if isinstance(each, Number | Date)}),
+        tuple((each.name, each.origin) for each in schema.columns if isinstance(each, Date)),
     )
 
 

@@ -118,10 +118,15 @@ class OneModel(Verdict):
         if found is None:
             return "One model: no other number of clusters was tried."
         share = 100 * found.bound / found.base if found.base else 0.0
-        most = f"by less than {_number(found.bound)} ({share:.2g} %)" if found.bound > 0 else "by nothing"
+        base = f"{_number(found.base)} with one model"
+        if found.bound <= 0:
+            return (
+                f"One model is as good: clusters found from these samples do not lower the {found.unit} on held-out "
+                f"samples ({base}), with 95 % confidence."
+            )
         return (
-            f"One model is as good: clusters found from these samples lower the {found.unit} on held-out samples, "
-            f"{_number(found.base)}, {most}, with 95 % confidence."
+            f"One model is as good: clusters found from these samples lower the {found.unit} on held-out samples "
+            f"({base}) by less than {_number(found.bound)} ({share:.2g} %), with 95 % confidence."
         )
 
 

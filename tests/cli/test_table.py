@@ -10,12 +10,14 @@ import sys
 import numpy as np
 import pytest
 
+from coterie.cli import show
 from coterie.cli.table import print_columns
 from coterie.cli.terminal import Terminal
 from coterie.core.schema import ColumnNote
 from coterie.data.guessing import guess_columns
 from coterie.experiments.compare import run_job
 from coterie.experiments.sweep import SweepPlan, plan_sweep
+from coterie.training.result import load
 from coterie.training.runs.folder import read_toml
 
 FLAGS = ["--table", "pupils.csv", "--client", "school", "--target", "score"]
@@ -136,6 +138,37 @@ def test_a_flag_of_columns_may_be_repeated(coterie, tmp_path):
     code, _, err = coterie("run", *FLAGS, "--drop", "kind", "--rounds", 1, "--out", "less")
     assert code == 0
     assert "left out by --drop" in err
+
+
+@pytest.mark.parametrize("flag", ["--client", "--target", "--task", "--table", "--missing", "--method"])
+def test_a_name_that_is_given_twice_is_refused(coterie, flag):
+    """Otherwise the last one would count, and the first one would be ignored in silence."""
+    command, values = (
+        ["run", "--table", "pupils.csv"],
+        {"--task": "regression", "--missing": "impute", "--method": "local"},
+    )
+    value = values.get(flag, "kind")
+    code, _, err = coterie(*command, flag, value, flag, value)
+    assert code == 2
+    assert f"{flag} is given more than once, but it takes one value" in err
+
+
+def test_a_number_that_is_given_twice_overrides_the_first(coterie):
+    code, out, _ = coterie("run", *FLAGS, "--clusters", 2, "--rounds", 1, "--rounds", 3, "--out", "run")
+    assert code == 0
+    assert "3 rounds" in out
+
+
+@pytest.mark.parametrize(("width", "title"), [(50, "their intervals are in the report"), (200, "with 95 % intervals")])
+def test_coefficients_are_never_cut(coterie, tmp_path, width, title):
+    """In a narrow window intervals are left to the report."""
+    coterie("run", *FLAGS, "--clusters", 3, "--rounds", 3, "--out", "run")
+    console = Terminal(width=width)
+    with console.capture() as printed:
+        show.result(console, load(tmp_path / "run"))
+    coefficients = printed.get().partition("Coefficients, ")[2]
+    assert coefficients.startswith(title)
+    assert "…" not in coefficients
 
 
 def test_the_task_and_missing_values_are_decided_by_flags(coterie, tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import coterie
 from coterie import InputError, from_arrays
+from coterie.errors import ColumnWarning
 
 X = np.arange(6.0).reshape(3, 2)
 Y = np.array([0, 1, 1])
@@ -130,7 +131,7 @@ BAD_CLIENTS = {
     "none by id": ({}, "no clients: give at least one (x, y)"),
     "text": ("abc", "clients must be {id: (x, y)} or a sequence of (x, y), got str"),
     "array": (X, "clients must be {id: (x, y)} or a sequence of (x, y), got ndarray"),
-    "equal ids": ({1: (X, Y), "1": (X, Y)}, "two client ids are equal as text: give every client an id of its own"),
+    "equal ids": ({1: (X, Y), "1": (X, Y)}, "two client ids are equal as text: give every client a different id"),
 }
 
 
@@ -240,3 +241,15 @@ def test_what_a_node_holds_is_not_renumbered():
 def test_truth_of_another_type_is_refused(truth):
     with pytest.raises(InputError, match="truth must"):
         from_arrays([(X, Y), (X, Y)], truth=truth)
+
+
+@pytest.mark.parametrize("values", [(0, 1), (1, 2), (-1, 1)])
+def test_two_whole_numbers_as_floats_may_be_classes(values):
+    """They are regressed, and a warning says how to classify them."""
+    x, y = np.tile(X, (10, 1)), np.where(np.tile(Y, 10), *values).astype(float)
+    with pytest.warns(ColumnWarning, match="if they are classes"):
+        data = from_arrays({"north": (x, y)})
+    assert data.profile.classes is None
+    with pytest.warns(ColumnWarning, match="if they are classes"):
+        coterie.from_rows(x, y, [30])
+    from_arrays({"north": (x, y + 0.5)})

@@ -133,6 +133,11 @@ def test_one_column_of_arrays_is_used_as_it_is(make):
     assert named.train.x[0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_a_missing_class_of_arrays_is_refused(make):
+    with pytest.raises(InputError, match="column 'y' has missing values"):
+        coterie.from_hf(pictures(make, ["a", None, "b", "a"]), client="who", target="y", features="pixels", holdout=0)
+
+
 def test_pixels_of_images_are_divided_by_255():
     pixels = np.full((2, 2, 2), 255, dtype=np.uint8)
     data = stored({"who": ["x", "y"], "image": pixels, "y": [0, 1]}, who=Value(""), image=Image(), y=Value("int64"))

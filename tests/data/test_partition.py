@@ -103,3 +103,12 @@ def test_a_partition_makes_clients_of_pooled_samples():
 def test_partitions_that_do_not_fit_are_refused(positions, message):
     with pytest.raises(InputError, match=message):
         partitioned(np.zeros((4, 2)), [0, 1, 0, 1], positions)
+
+
+@pytest.mark.parametrize("hole", [None, float("nan")])
+def test_a_sample_without_a_class_is_refused(hole):
+    y = np.array(["a", "b", hole] * 10, dtype=object)
+    with pytest.raises(InputError, match="y has missing values"):
+        partition.dirichlet(y, clients=2, alpha=1)
+    with pytest.raises(InputError, match="y has missing values"):
+        partition.classes_per_client(y, clients=2, classes=1)

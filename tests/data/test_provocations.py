@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 import coterie
@@ -234,6 +237,135 @@ def test_python_users_are_warned_of_what_is_left_out():
         from_table(table, client="site", target="y", features="x")
 
 
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def table_file(folder: Path, lines: list[str], header: str = "site,x,y,comment") -> Path:
+    file = folder / "table.csv"
+    file.write_text("\n".join([header, *lines, ""]))
+    return file
+
+
+LINES = [f"{site},{x},{y},ok" for site, x, y in zip(SITES, X, Y, strict=True)]
+
+
+@pytest.mark.parametrize("column", range(4))
+@pytest.mark.parametrize("rows", [1, 2, 30])
+def test_a_quotation_mark_that_swallows_rows_is_refused(tmp_path, column, rows):
+    """A mark at the start of a cell makes everything up to the next mark one cell: rows would vanish."""
+    cells = [line.split(",") for line in LINES]
+    cells[10][column] = '"' + cells[10][column]
+    cells[10 + rows][column] += '"'
+    with pytest.raises(coterie.InputError, match="a cell holds whole rows"):
+        from_table(table_file(tmp_path, [",".join(row) for row in cells]), client="site", target="y")
+
+
+def test_a_quotation_mark_that_is_never_closed_is_refused(tmp_path):
+    lines = [*LINES[:10], LINES[10].replace("ok", '"ok'), *LINES[11:]]
+    with pytest.raises(coterie.InputError, match="a cell holds whole rows"):
+        from_table(table_file(tmp_path, lines), client="site", target="y")
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "a, b,\nand c", "one,\ntwo,\nthree", "a\n\nb"])
+def test_texts_of_several_lines_are_cells(tmp_path, text):
+    lines = [line.replace("ok", f'"{text}"') if i % 2 else line for i, line in enumerate(LINES)]
+    data = from_table(table_file(tmp_path, lines), client="site", target="y")
+    assert data.column_notes[0].detail.startswith("6 clients, 120 rows")
+
+
+def test_names_of_columns_among_the_rows_are_refused(tmp_path):
+    with pytest.raises(coterie.InputError, match="a row repeats the names of the columns"):
+        from_table(table_file(tmp_path, [*LINES[:60], "site,x,y,comment", *LINES[60:]]), client="site", target="y")
+
+
+def test_the_line_that_names_the_separator_is_no_header(tmp_path):
+    file = table_file(tmp_path, ["site;x;y", *(line[:-3].replace(",", ";") for line in LINES)], header="sep=;")
+    assert len(from_table(file, client="site", target="y").clients) == 6
+
+
+# ---- ids, spellings, roles -------------------------------------------------------------------------------------------
+
+LONG = [2**53 + int(site[1:]) for site in SITES]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array(LONG),
+        np.array(LONG, dtype=object),
+        np.array([np.int64(each) for each in LONG] + [None], dtype=object)[:-1],
+        np.array([Decimal(each) for each in LONG], dtype=object),
+        np.array([2**70 + each for each in LONG], dtype=object),
+        np.array(LONG, dtype=np.uint64),
+    ],
+)
+def test_long_ids_of_clients_keep_all_digits(ids):
+    data = from_table({"site": ids, "x": X, "y": Y}, client="site", target="y")
+    assert set(data.clients) == {str(each) for each in ids}
+
+
+def test_long_ids_that_have_become_floats_are_refused():
+    with pytest.raises(coterie.InputError, match="lost their last digits"):
+        from_table({"site": np.array(LONG, dtype=float), "x": X, "y": Y}, client="site", target="y")
+
+
+@pytest.mark.parametrize(
+    ("name", "remark"),
+    [
+        ("Total", "is the name of a line of totals"),
+        ("Gesamt", "is the name of a line of totals"),
+        ("1.23457E+17", "looks like a long number that a spreadsheet has shortened"),
+    ],
+)
+def test_clients_that_are_no_clients(name, remark):
+    assert remark in outcome(
+        {"site": [name if i % 40 == 0 else s for i, s in enumerate(SITES)], "x": X, "y": Y}, "site"
+    )
+
+
+@pytest.mark.parametrize("words", [("true", "1", "0"), ("yes", "no", "Y"), ("ja", "nein", "yes"), ("FALSE", "0", "1")])
+def test_true_and_false_in_several_spellings(words):
+    assert "probably mean the same" in outcome({"site": SITES, "x": X, "z": cycle(*words), "y": Y}, "z")
+    assert "probably mean the same" in outcome({"site": SITES, "x": X, "y": cycle(*words)}, "y")
+
+
+@pytest.mark.parametrize("words", [("true", "false"), ("yes", "no"), ("1", "0", "2"), ("f", "m"), ("no", "maybe", "n")])
+def test_other_levels_have_meanings_of_their_own(words):
+    assert "probably mean the same" not in outcome({"site": SITES, "x": X, "z": cycle(*words), "y": Y}, "z")
+
+
+@pytest.mark.parametrize("value", [lambda site: float(site[1:]) / 3, lambda site: "ab"[int(site[1:]) % 2]])
+def test_a_target_of_clients_is_no_target_of_rows(value):
+    found = outcome({"site": SITES, "x": X, "y": [value(site) for site in SITES]}, "y")
+    assert "has the same value in all rows of each client" in found
+    assert "has the same value" not in outcome({"site": SITES, "x": X, "y": Y}, "y")
+
+
+def test_infinite_numbers_among_texts_are_named():
+    assert "dropped: holds 42 numbers and 78 texts" in outcome(
+        {"site": SITES, "x": X, "z": cycle("a", "inf", "b"), "y": Y}, "z"
+    )
+
+
+@pytest.mark.parametrize("form", [lambda table: table, pa.Table.from_pandas])
+def test_numbers_that_are_categories_in_a_data_frame_are_no_numbers(form):
+    """The size of such codes means nothing, and the data frame says so."""
+    codes = pd.Categorical([i // 6 % 4 for i in range(N)])
+    frame = pd.DataFrame({"site": pd.Categorical([int(site[1:]) for site in SITES]), "x": X, "code": codes, "y": Y})
+    with pytest.warns(ColumnWarning, match="code .is categorical, but its levels are numbers"):
+        assert from_table(form(frame), client="site", target="y").schema.feature_names == ("x",)
+    with pytest.raises(coterie.InputError, match="target 'code' is categorical, but its levels are numbers"):
+        from_table(form(frame), client="site", target="code", features="x")
+    data = from_table(form(frame), client="site", target="code", features="x", task="classification")
+    assert data.schema.classes == (0, 1, 2, 3)
+    named = frame.assign(code=pd.Categorical([f"level {i // 6 % 4}" for i in range(N)]))
+    assert len(from_table(form(named), client="site", target="y").schema.feature_names) == 4
+
+
+def test_a_feature_may_not_be_called_as_the_constant():
+    assert "error: column 'intercept' has the name" in outcome({"site": SITES, "intercept": X, "y": Y}, "intercept")
+
+
 # ---- predictions -----------------------------------------------------------------------------------------------------
 
 
@@ -319,3 +451,41 @@ def test_notes_are_kept_with_the_result(result, tmp_path):
     assert again.column_notes == result.column_notes
     assert again.schema == result.schema
     assert {note.action for note in result.column_notes} == {"client", "used", "target"}
+
+
+# ---- new clients -----------------------------------------------------------------------------------------------------
+
+GROUPED = np.where(np.arange(N) % 6 < 3, 1.0, -1.0) * (np.array(X) - 50) + RANDOM.normal(0, 0.5, N)
+
+
+@pytest.fixture(scope="module", params=["regression", "classification"])
+def grouped(request) -> tuple[coterie.Result, np.ndarray]:
+    y = GROUPED if request.param == "regression" else np.where(GROUPED > 0, "high", "low").astype(object)
+    data = from_table({"site": SITES, "x": X, "y": y}, client="site", target="y")
+    return coterie.fit(data, "ifca", clusters=2, restarts=3, rounds=30), y
+
+
+def rows_of(y: np.ndarray, wanted: np.ndarray) -> dict[str, np.ndarray]:
+    return {"site": np.full(wanted.sum(), "new"), "x": np.array(X)[wanted], "y": y[wanted]}
+
+
+def test_a_new_client_that_fits_a_cluster_is_placed_in_silence(grouped):
+    result, y = grouped
+    for group in (0, 1):
+        wanted = np.arange(N) % 6 // 3 == group
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result.predict_frame(rows_of(y, wanted), client="site")
+
+
+def test_a_new_client_that_fits_no_cluster_is_warned_of(grouped):
+    """Half of its rows are of each group: no model fits, although one is placed with certainty."""
+    result, y = grouped
+    rows = rows_of(y, np.ones(N, dtype=bool))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result.predict_frame(rows, client="site")
+    assert [str(each.message)[:40] for each in caught] == ["1 new client fits no cluster ('new'): th"]
+    for ask in (result.weigh, result.assign, result.certainty, lambda table: result.predict({"x": X}, support=table)):
+        with pytest.warns(ColumnWarning, match="the labelled samples fit no cluster"):
+            ask({name: values for name, values in rows.items() if name != "site"})

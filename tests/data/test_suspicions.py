@@ -175,8 +175,13 @@ def result():
         ({"x": [-999.0] + [50.0] * 9}, "1 row has a value far from those of the training rows, such as -999"),
         ({"x": [50.0] * 9 + [4000.0]}, "such as 4000"),
         ({"dose": [None] * 10}, r"'dose' has no value in 100% of the rows, but in [123]\.\d% of the training rows"),
-        ({"ward": ["A"] * 10}, "'ward' has a value that is rare or absent in the training rows in 100% of the rows"),
-        ({"site": ["S1"] * 10}, "1 client is taken for new, .* 'S1' and 's1'"),
+        ({"ward": ["c"] * 10}, "'ward' has a value that is rare or absent in the training rows in 100% of the rows"),
+        (
+            {"ward": ["a"] * 9 + ["A"]},
+            "'ward' holds 'A', which counts as 'other' but is probably 'a' in another spelling",
+        ),
+        ({"ward": ["a"] * 9 + ["c"]}, ""),
+        ({"site": ["S1"] * 10}, "1 client is treated as new, .* 'S1' and 's1'"),
     ],
 )
 def test_rows_to_predict_that_differ_from_those_of_the_training(result, changed, warning):

@@ -252,7 +252,7 @@ def without(name: str) -> dict[str, list]:
         (TABLE, {"holdout": "much"}, "holdout must be a share"),
         ({"school": [], "x": [], "score": []}, {}, "the table has no rows"),
         (TABLE | {"school": ["a"] * 8}, {}, "client column 'school' holds only 'a'"),
-        (TABLE | {"school": list("abcdefgh")}, {}, "every row has a client of its own.* say holdout=0"),
+        (TABLE | {"school": list("abcdefgh")}, {}, "every row has another client.* pass holdout=0"),
         (TABLE | {"x": [1.0, np.nan, 3, np.inf, *range(4)]}, {}, "column 'x' has 1 infinite values"),
         (TABLE | {"score": [np.nan] * 8}, {}, "target 'score' is missing in every row"),
         (TABLE | {"x": [1.0, np.nan, 3, *range(5)]}, {"missing": "refuse"}, "column 'x' has 1 missing .*--missing"),

@@ -72,7 +72,8 @@ def test_a_loader_collates_and_test_samples_are_kept():
 
 
 def test_floating_point_labels_are_a_regression():
-    data = coterie.from_torch({"a": TensorDataset(X, Y.float()), "b": TensorDataset(X, Y.float())})
+    targets = torch.randn(len(Y))
+    data = coterie.from_torch({"a": TensorDataset(X, targets), "b": TensorDataset(X, targets)})
     assert data.profile.classes is None
 
 

@@ -345,7 +345,7 @@ def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
 def test_the_report_describes_the_privacy_of_a_run(tmp_path):
     options = {"clusters": 2, "rounds": 2, "privacy": "local", "privacy_noise": 4.0, "privacy_choice": 1.0}
     page = coterie.write_report(fit(people(), "ifca", **options), tmp_path / "page.html").read_text()
-    assert "cut to length 1.00, with noise of standard deviation 4.00 on every parameter; no loss is told" in page
+    assert "cut to length 1.00, with noise of standard deviation 4.00 on every parameter; no loss is sent" in page
     assert "in 73 % of the times the one it chose" in page
 
 

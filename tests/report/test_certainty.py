@@ -26,7 +26,7 @@ def test_sure_clients():
 def test_unsure_clients():
     rows = [client(0.99), client(0.7, n=1, posterior=[0.7, 0.3], samples_needed=12)]
     assert unsure_clients(rows) == (
-        "1 cannot be placed with certainty, with 1 training sample in the median: about 12 would be needed"
+        "1 cannot be placed with certainty (median 1 training sample; about 12 would be needed)"
     )
     rows += [client(0.02, posterior=[0.02, 0.98])]
     assert unsure_clients(rows).endswith("; 1 fits another cluster better")

@@ -80,8 +80,8 @@ def test_the_section_stands_before_the_clients(tmp_path, make_run):
     assert part.count("<circle") == 3  # one estimate is not known, and nobody is in cluster 2
     assert len(re.findall(r'class="span c\d"', part)) == 3
     assert "30 clients, 600 samples, noise 0.5" in part
-    assert "In clusters 0 and 1 clients count as independent of each other" in part
-    assert "In cluster 1 features are collinear" in part
+    assert "In clusters 0 and 1, clients count as independent of each other" in part
+    assert "In cluster 1, features are collinear" in part
     assert "cluster 2" not in part
     assert "cross-products of its features" in text
 
@@ -111,7 +111,7 @@ def test_units_reasons_and_guides(make_run):
     shown = section(make_run(metrics={"regression": found}))
     assert shown is not None
     assert shown["notes"] == [
-        "In cluster 0 every sample counts as independent, for want of more clients than coefficients.",
+        "In cluster 0, every sample counts as independent, for want of more clients than coefficients.",
         "Cluster 1 has no intervals: it has no more samples (1) than coefficients.",
     ]
     assert [name for name, _, _ in shown["guides"]] == ["noise", "separation", "skewness"]

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.evaluate.groups import GroupProfile, Groups
+from coterie.report.groups import profile_rows
 from coterie.report.page import embedded, write_report
 from coterie.report.reading import run_from_parts
+from coterie.training.subject import Subject
 from tests.records import without
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -237,3 +240,31 @@ def test_a_notebook_shows_a_run_of_networks_and_of_one_model():
     found = coterie.fit(data, "fedavg", rounds=1)._repr_html_()
     assert "<table" not in found
     assert "8 clients" in found
+
+
+def test_profiles_show_shares_in_percent_and_dates_as_dates():
+    profiles = tuple(GroupProfile(k, 5, 50, (0.25 + k / 2, 10.0 + 20 * k, 3.0, 0.5)) for k in (0, 1))
+    found = Groups(
+        ("unit=ward", "admitted", "age", "age missing"), (0.5, 9.0, 1.0, 0.5), (0.5, 20.0, 3.0, 0.5), profiles
+    )
+    subject = Subject(shares=("unit=ward", "age missing"), dates=(("admitted", 19358.0),))
+    rows = {row["name"]: ([text for text, _ in row["cells"]], row["all"]) for row in profile_rows(found, subject)}
+    assert rows == {
+        "unit=ward": (["25.0 %", "75.0 %"], "50.0 %"),
+        "admitted": (["2023-01-11", "2023-01-31"], "2023-01-21"),
+        "age": (["3.00", "3.00"], "3.00"),
+        "age missing": (["50.0 %", "50.0 %"], "50.0 %"),
+    }
+
+
+def test_a_run_without_groups_is_told_so_first(tmp_path):
+    random = np.random.default_rng(0)
+    table = {"site": [f"s{i % 20}" for i in range(600)], "x": random.normal(size=600)}
+    table["y"] = table["x"] + random.normal(size=600)
+    result = coterie.fit(coterie.from_table(table, client="site", target="y"), "ifca", clusters="auto", rounds=20)
+    page = coterie.write_report(result, tmp_path / "report.html").read_text()
+    header = page[: page.index("<main>")]
+    assert "One group: all 20 clients share one model" in header
+    assert "One model is as good" in header
+    for absent in ("this run is</th>", "a cluster's clients", "Intervals take the clusters as given", "others use the"):
+        assert absent not in page

@@ -45,7 +45,7 @@ def test_errors_are_one_clear_line(tmp_path, make_run):
         read_runs(tmp_path)
     assert "\n" not in str(caught.value)
     unfinished = _write(tmp_path / "jobs" / "ifca-seed0", make_run(), finished=False)
-    with pytest.raises(RunError, match="holds no finished run \\(1 begun\\)"):
+    with pytest.raises(RunError, match="holds no finished run \\(1 unfinished\\)"):
         read_runs(tmp_path)
     with pytest.raises(RunError, match="not finished"):
         read_run(unfinished)

@@ -33,16 +33,18 @@ def _three(make_run, main, one, alone, **options):
     ],
 )
 def test_accuracy_headline(make_run, main, one, alone, middle):
-    expected = f"2 groups, as asked for, among 4 clients; {middle}; {SURE}."
-    assert headline(compare(_three(make_run, main, one, alone))) == expected
+    found = compare(_three(make_run, main, one, alone))
+    assert headline(found) == f"2 groups, as asked for, among 4 clients; {middle}."
+    assert f"{SURE}." in support(found)
 
 
 def test_regression_headline(make_run):
     runs = _three(make_run, 0.2, 0.8, 0.16, score="rmse")
     assert headline(compare(runs)) == (
         "2 groups, as asked for, among 4 clients; the RMSE of their models is 75.0 % lower than with one global model "
-        f"and 25.0 % higher than with local models; {SURE}."
+        "and 25.0 % higher than with local models."
     )
+    assert f"{SURE}." in support(compare(runs))
 
 
 def test_headline_averages_over_seeds(make_run):
@@ -53,7 +55,7 @@ def test_headline_averages_over_seeds(make_run):
     found = compare(runs)
     # (0.1 + 0.2) / 2 = 15 points
     assert "beat one global model by 15.0 points" in headline(found)
-    assert "3 to 4 of 4 clients belong to their cluster" in headline(found)
+    assert any(fact.startswith("3 to 4 of 4 clients belong to their cluster") for fact in support(found))
     assert any("+10.0 and +20.0 points" in fact for fact in support(found))
 
 
@@ -172,7 +174,7 @@ def test_leading_starts_and_a_client_story(make_run):
     run.records[:] = [record | {"start": start} for record, start in zip(run.records, (1, 0, 0), strict=True)]
     assert leaders(run) == [(1, 1, 1), (2, 3, 0)]
     assert story((2, 2, 0)) == "rounds 1 to 2: cluster 2\nround 3: cluster 0"
-    assert story((-1, 0, 0), (1, 0, 0)) == "round 1: not heard yet\nrounds 2 to 3: cluster 0 of start 0"
+    assert story((-1, 0, 0), (1, 0, 0)) == "round 1: not heard yet\nrounds 2 to 3: cluster 0 of restart 0"
 
 
 @pytest.mark.parametrize(
@@ -196,5 +198,5 @@ def test_words():
 def test_a_race_of_starts_is_told_as_one(make_run):
     run = make_run(restarts=5, race=3, race_share=0.25, rounds=15)
     words = restarts_words(compare([run]).main)
-    assert "raced 5 random starts for 3 rounds on 25 % of the clients" in words
+    assert "raced 5 restarts for 3 rounds on 25 % of the clients" in words
     assert "side by side" in restarts_words(compare([make_run(restarts=5, race=0, rounds=15)]).main)

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from coterie.errors import ConfigError, InputError
+from coterie.errors import ColumnWarning, ConfigError, InputError
 from coterie.methods import IFCA
 from coterie.sklearn import ClusteredClassifier, ClusteredRegressor, ClusterModel, estimator_of
 
@@ -53,10 +53,39 @@ def test_groups_with_the_same_relation_share_a_cluster(regressor, classifier):
 def test_rows_without_a_known_group_are_predicted_by_the_mixture(regressor, classifier):
     """Both clusters have half of the rows, so that a new group gets the mean of both models."""
     by_cluster = [regressor.predict(X, np.full(len(X), site)) for site in (0, 1)]
-    np.testing.assert_allclose(regressor.predict(X), np.mean(by_cluster, axis=0), atol=1e-9)
-    np.testing.assert_allclose(regressor.predict(X, np.full(len(X), 99)), regressor.predict(X))
+    with pytest.warns(UserWarning, match="predict was called without groups"):
+        mixture = regressor.predict(X)
+    np.testing.assert_allclose(mixture, np.mean(by_cluster, axis=0), atol=1e-9)
+    np.testing.assert_allclose(regressor.predict(X, np.full(len(X), 99)), mixture)
     shares = [classifier.predict_proba(X, np.full(len(X), site)) for site in (0, 1)]
-    np.testing.assert_allclose(classifier.predict_proba(X), np.mean(shares, axis=0), atol=1e-9)
+    np.testing.assert_allclose(classifier.predict_proba(X, np.full(len(X), "new")), np.mean(shares, axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [int, float, str, object, lambda site: site.astype(float).astype(object)])
+def test_a_group_is_the_same_in_any_type(regressor, kind):
+    groups = SITE.astype(kind) if isinstance(kind, type) else kind(SITE)
+    np.testing.assert_array_equal(regressor.predict(X, groups), regressor.predict(X, SITE))
+
+
+def test_groups_that_are_nearly_those_of_the_training_are_warned_of(regressor):
+    with pytest.warns(ColumnWarning, match="8 clients are treated as new, but almost have the name"):
+        regressor.predict(X, SITE.astype(float).astype(str))
+
+
+def test_long_groups_that_have_become_floats_are_refused():
+    with pytest.raises(InputError, match="lost their last digits"):
+        ClusteredRegressor(**FAST).fit(X, Y, groups=2.0**53 + SITE)
+
+
+def test_labelled_rows_that_fit_no_cluster_are_warned_of(regressor, classifier):
+    new = np.full(len(X), "new")
+    even = SITE % 2 == 0
+    with pytest.warns(ColumnWarning, match="the labelled samples fit no cluster"):
+        regressor.predict(X, new, support=(X[even], 1000 * Y[even], new[even]))
+    with pytest.warns(ColumnWarning, match="the labelled samples fit no cluster"):
+        classifier.predict(X, new, support=(X, RANDOM.permutation(LABEL), new))
+    for known, values in ((regressor, Y), (classifier, LABEL)):  # rows of a group fit
+        known.predict(X, new, support=(X[even][:6], values[even][:6], new[:6]))
 
 
 def test_a_new_group_is_placed_by_its_labelled_rows(regressor, classifier):

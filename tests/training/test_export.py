@@ -132,6 +132,21 @@ def test_an_onnx_model_accepts_raw_numbers():
     assert len(session.run(None, {"x": raw_features(result)[:1]})[0]) == 1, "any number of samples"
 
 
+@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+@pytest.mark.parametrize("hole", [np.nan, np.inf])
+@pytest.mark.parametrize(("target", "learner"), [("grade", "logistic"), ("high", "mlp")])
+def test_an_onnx_model_has_no_class_for_a_sample_with_a_missing_value(target, learner, hole):
+    """The first class would be a silent wrong answer."""
+    import onnxruntime
+
+    result = trained(target, learner)
+    session = onnxruntime.InferenceSession(onnx_bytes(result, 1), providers=["CPUExecutionProvider"])
+    samples = raw_features(result)[:4]
+    expected = result.predict_proba(TABLE, cluster=1)[:4].argmax(axis=1)
+    samples[2, 0], expected[2] = hole, -1
+    assert session.run(None, {"x": samples})[0].tolist() == expected.tolist()
+
+
 def test_a_result_can_be_pickled_without_its_data():
     result = trained("cost", "linear:bias=true")
     again = pickle.loads(pickle.dumps(result))

@@ -95,7 +95,7 @@ def test_clients_without_held_out_samples_do_not_count():
 def test_equal_losses_are_one_model():
     verdict = judge(data_of(np.ones((4, 3, 5)))).verdict
     assert isinstance(verdict, OneModel)
-    assert "by nothing, with 95 % confidence" in verdict.sentence
+    assert "do not lower the log loss on held-out samples (1 with one model), with 95 % confidence" in verdict.sentence
 
 
 def test_a_single_client_cannot_tell():

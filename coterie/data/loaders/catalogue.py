@@ -1,4 +1,4 @@
-"""Every data set that Coterie knows: what it is, where it comes from, and how a user's own copy is read."""
+"""All known data sets: description, source, and the form of a copy of the user."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Dataset:
     licence: str
     """As the source states it."""
     kind: ImageKind | RowKind
-    """What must hold for its content."""
+    """Requirements on its content."""
     read: Callable[[str, Path], Content]
     """A user's own copy that is no npz file."""
     fetch: Callable[[OnStep], Content] | None = None
@@ -50,12 +50,12 @@ class Dataset:
 
     @property
     def command(self) -> str:
-        """What a user types to bring it."""
+        """Command that fetches the data set."""
         own = f"'coterie data import {self.name} PATH'"
         return f"'coterie data get {self.name}', or {own} for your own copy" if self.fetch else own
 
     def checked(self, content: Content, where: str) -> Content:
-        """The content if it can be this data set."""
+        """Return the content if it can be this data set."""
         return self.kind.checked(content, where)
 
     def read_npz(self, path: Path) -> Content:
@@ -64,7 +64,7 @@ class Dataset:
         return self.checked(self.kind.read_npz(self.name, arrays, str(path)), str(path))
 
     def read_copy(self, path: Path) -> Content:
-        """A user's own copy, in any form that is known for this data set."""
+        """Return the content of a copy of the user, in any form that is known for this data set."""
         if not path.exists():
             raise InputError(f"{path} does not exist: give the file or folder of your own copy of {self.name}")
         if path.suffix in PICKLES:
@@ -155,7 +155,7 @@ DATASETS: dict[str, Dataset] = {
 
 
 def find_dataset(name: str) -> Dataset:
-    """The data set of this name, or an error with the nearest one."""
+    """Return the data set of this name, or an error with the nearest one."""
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
     return DATASETS[name]
@@ -170,7 +170,7 @@ def load_content(name: str) -> Content:
 
 
 def load(name: str) -> Images:
-    """A data set of images that is here, as `load_content`."""
+    """Return a data set of images that is here, as `load_content`."""
     if not isinstance(find_dataset(name).kind, ImageKind):
         raise ConfigError(f"{name} holds rows of numbers, no images: use load_rows({name!r})")
     content = load_content(name)
@@ -179,7 +179,7 @@ def load(name: str) -> Images:
 
 
 def load_rows(name: str) -> Rows:
-    """A data set of rows that is here, as `load_content`."""
+    """Return a data set of rows that is here, as `load_content`."""
     if not isinstance(find_dataset(name).kind, RowKind):
         raise ConfigError(f"{name} holds images, no rows of numbers: use load({name!r})")
     content = load_content(name)
@@ -188,5 +188,5 @@ def load_rows(name: str) -> Rows:
 
 
 def missing(dataset: Dataset) -> InputError:
-    """The error for a data set that is not here."""
+    """Return the error for a data set that is not here."""
     return InputError(f"{dataset.name} is not in {store.data_folder()}: get it with {dataset.command}")

@@ -38,7 +38,7 @@ CIFAR100 = Layout("cifar-100-binary", ("train.bin",), "test.bin", 2, ("cifar-100
 
 
 def parse_records(data: bytes, labels: int, where: str) -> tuple[Bytes, Bytes]:
-    """Images (n, 3, 32, 32) and classes (n,) of a binary batch."""
+    """Return images (n, 3, 32, 32) and classes (n,) of a binary batch."""
     length = labels + PIXELS
     if not data or len(data) % length:
         raise InputError(f"{where} must be whole records of {length} bytes, got {len(data)} bytes: copy it again")
@@ -47,12 +47,12 @@ def parse_records(data: bytes, labels: int, where: str) -> tuple[Bytes, Bytes]:
 
 
 def to_records(x: Bytes, y: Bytes) -> bytes:
-    """The binary batch of images (n, 3, 32, 32) and classes (n,), as CIFAR-10 publishes it."""
+    """Return the binary batch of images (n, 3, 32, 32) and classes (n,), as CIFAR-10 publishes it."""
     return np.concatenate([y[:, None], x.reshape(len(x), -1)], axis=1).tobytes()
 
 
 def read_cifar_folder(name: str, folder: Path, layout: Layout) -> Images:
-    """The .bin files in `folder` or in the subfolder that the archive makes."""
+    """Return the .bin files in `folder` or in the subfolder that the archive makes."""
     for place in (folder, folder / layout.folder):
         if all((place / file).is_file() for file in (*layout.train, layout.test)):
             return _read(name, place, layout)

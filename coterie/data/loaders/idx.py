@@ -21,7 +21,7 @@ FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3
 
 
 def parse_idx(data: bytes, where: str) -> Bytes:
-    """The array in an idx file of unsigned bytes."""
+    """Return the array in an idx file of unsigned bytes."""
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise InputError(f"{where} is no idx file of bytes: it must begin with 0 0 8, got {list(data[:3])}")
     header = 4 + 4 * data[3]
@@ -37,7 +37,7 @@ def parse_idx(data: bytes, where: str) -> Bytes:
 
 
 def images_from_idx(name: str, files: Mapping[str, bytes]) -> Images:
-    """A data set from the bytes of its four files, by their usual names."""
+    """Return a data set from the bytes of its four files, by their usual names."""
     x_train, y_train, x_test, y_test = (parse_idx(files[file], file) for file in FILES)
     return Images(name, x_train, y_train, x_test, y_test)
 
@@ -68,7 +68,7 @@ def _content(path: Path) -> bytes:
 
 
 def unzipped(data: bytes, where: str) -> bytes:
-    """The content of a .gz file."""
+    """Return the content of a .gz file."""
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:

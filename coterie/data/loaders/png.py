@@ -1,4 +1,4 @@
-"""A PNG reader for what one package needs: 8-bit RGB, not interlaced. All five row filters."""
+"""A PNG reader for 8-bit RGB images that are not interlaced, with all five row filters."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     while name != b"IEND":
         length, name = struct.unpack_from(">I4s", data, position)
         body = data[position + 8 : position + 8 + length]
-        (told,) = struct.unpack_from(">I", data, position + 8 + length)
-        if told != zlib.crc32(name + body):
+        (checksum,) = struct.unpack_from(">I", data, position + 8 + length)
+        if checksum != zlib.crc32(name + body):
             raise ValueError(f"wrong check value in {name!r}")
         yield name, body
         position += 12 + length

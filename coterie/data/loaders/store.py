@@ -30,7 +30,7 @@ class Content(Protocol):
 
     @property
     def counts(self) -> dict[str, int]:
-        """What there is how many of, for the facts beside the file."""
+        """Counts of samples, clients and classes, for the facts beside the file."""
         ...
 
     @property
@@ -67,7 +67,7 @@ def _facts_path(name: str) -> Path:
 
 
 def save(content: Content, origin: str) -> Path:
-    """Keep a data set; whoever looks meanwhile sees the old one, none, or the new one, never a part."""
+    """Store a data set atomically: other programs see the old one, none, or the new one."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **content.arrays)
     data = buffer.getvalue()
@@ -92,7 +92,7 @@ def save(content: Content, origin: str) -> Path:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """What was written down about a data set that is here."""
+    """Return the stored facts about a data set that is here."""
     try:
         found = json.loads(_facts_path(name).read_bytes())
         return {"sha256": str(found["sha256"]), **found}

@@ -43,7 +43,7 @@ def _held_out(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
 
 
 def _decoded(pairs: Sequence[tuple[Path, int]], decode: Decode) -> tuple[Bytes, Bytes]:
-    """(n, 3, 64, 64) and (n,), filled in place: the whole set is above a gigabyte."""
+    """Return images (n, 3, 64, 64) and classes (n,), filled in place: the whole set is above a gigabyte."""
     x, y = np.empty((len(pairs), *SHAPE), np.uint8), np.array([label for _, label in pairs], np.int64)
     for index, (file, _) in enumerate(pairs):
         try:
@@ -57,7 +57,7 @@ def _decoded(pairs: Sequence[tuple[Path, int]], decode: Decode) -> tuple[Bytes, 
 
 
 def pillow() -> Decode:
-    """A decoder by Pillow, which Coterie itself does not need."""
+    """Return a decoder by Pillow, which Coterie itself does not need."""
     try:
         library = import_module("PIL.Image")
     except ImportError:

@@ -1,7 +1,7 @@
-"""Clients that differ in three ways at once: which labels they hold, how images look, and what labels mean.
+"""Clients that differ in three ways at once: shares of labels, corruptions of images, and meanings of labels.
 
 Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved Methodologies, 2023. Only
-the meaning of labels (the concept) calls for different models; the other shifts mislead whoever looks for groups.
+the meaning of labels (the concept) calls for different models; the other shifts mislead clustering.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def diverse_shift(
 ) -> FederatedDataset:
     """Client i follows concept i mod `concepts`; one of twenty corruptions is on all its images, held-out ones too.
 
-    Its classes are drawn from what the clients before it left of the training images; where these are just enough,
+    Its classes are drawn from the training images that earlier clients left; where these are just enough,
     classes are as frequent over all clients as in the data. Newcomers, one for each concept, hold clean test images
     of all classes. `pool` and `pca` make smaller features after the corruption. Bring the data with 'coterie data
     get NAME'; digits come with scikit-learn.
@@ -116,14 +116,14 @@ def _small(name: str, label_shift: str, seed: int, train_images: int | None = No
 
 
 def shares_of(label_shift: str, alpha: float) -> Shares:
-    """How a client's class shares are drawn."""
+    """Distribution of the class shares of a client."""
     if label_shift == "none":
         return no_label_shift
     return {"dirichlet_prior": dirichlet_prior, "dirichlet_symmetric": dirichlet_symmetric}[label_shift](alpha)
 
 
 def concept_maps(classes: int, concepts: int, concept_shift: str, beta: float) -> Ints:
-    """(concepts, C): what each concept makes of the labels."""
+    """Return the map of labels of each concept, (concepts, C)."""
     if concept_shift == "label_swap":
         return label_swap(classes, concepts, beta)
     if concepts != 2:

@@ -31,7 +31,7 @@ def drift(
     """`clients` in phase 0; in phase 1 a share `leave` of them is gone, `join` is new, `change` sees another angle.
 
     A client has `samples` of the 1440 training digits, drawn anew in every phase; all of a rotation share 357 test
-    digits. `client_notes` say what happened to each.
+    digits. `client_notes` describe each client.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
     upright = upright_digits(random)
@@ -79,7 +79,7 @@ def _history(
 
 
 def _turned(images: np.ndarray, quarters: np.ndarray) -> np.ndarray:
-    """Images (n, H, W), each turned by its own number of quarters."""
+    """Return images (n, H, W), each turned by its own number of quarters."""
     out = images.copy()
     for quarter in range(1, len(QUARTERS)):
         chosen = quarters == quarter

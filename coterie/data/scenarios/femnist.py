@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten characters, every client is a real writer, and nobody knows the groups."""
+"""FEMNIST: handwritten characters, every client is a real writer, and the groups are unknown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def femnist(*, writers: int | None = None, seed: int = 0) -> FederatedDataset:
 def _by_writer(
     ids: tuple[str, ...], x: npt.NDArray[np.uint8], y: npt.NDArray[np.uint8], owner: npt.NDArray[np.int64]
 ) -> Shard:
-    """The images of these writers, one writer after the other, each in the order of the file."""
+    """Return the images of these writers, one writer after the other, each in the order of the file."""
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=len(ids))[: len(ids)]
     rows = order[: sizes.sum()]

@@ -29,7 +29,7 @@ def few_classes(
 
     With two classes each, the classes are cut into disjoint random pairs, and the pairs are the true groups; else a
     client's classes are drawn so that all are used equally often, and there are no groups. A client's held-out samples
-    are of its own classes; the newcomer holds all classes alike.
+    are of its classes; the newcomer holds all classes equally often.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
     source = pictures(dataset, random)

@@ -49,7 +49,7 @@ def ifca_synthetic(
     models = norm * random.integers(0, 2, (groups, dimension)).astype(np.float64)
 
     def draw(group: np.ndarray, each: int) -> tuple[np.ndarray, np.ndarray]:
-        """`each` samples for every entry of `group`, one entry after the other."""
+        """Return `each` samples for every entry of `group`, one entry after the other."""
         x = random.standard_normal((len(group), each, dimension))
         y = np.einsum("gnd,gd->gn", x, models[group]) + noise * random.standard_normal((len(group), each))
         return x.reshape(-1, dimension), y.reshape(-1)

@@ -86,7 +86,7 @@ def linear_representation(
 
 
 def _sizes(truth: np.ndarray, samples: int, imbalance: float) -> np.ndarray:
-    """(m,) n_i, the same in a group; between groups from `imbalance` down to 1, with a mean of `samples`."""
+    """Return the sizes (m,), equal in a group; between groups from `imbalance` to 1, with a mean of `samples`."""
     shares = np.geomspace(imbalance, 1, int(truth.max()) + 1)[truth]
     sizes: np.ndarray = np.rint(shares / shares.mean() * samples).astype(np.int64)
     if sizes.min() < 1:

@@ -66,5 +66,5 @@ def mixed_clients(
 
 
 def _shared(concepts_of_samples: Ints, concepts: int) -> str:
-    """How many of a client's training samples follow each concept."""
+    """Return the number of training samples of a client that follow each concept."""
     return "/".join(map(str, np.bincount(concepts_of_samples, minlength=concepts))) + " by concept"

@@ -80,7 +80,7 @@ def mixed_regression(
 
 
 def _numbers(name: str, text: str, groups: int) -> list[float]:
-    """One number for all groups, or one for each: `0.2` or `0.1,0.2,0.4`."""
+    """Return the numbers of a text such as `0.2` (for all groups) or `0.1,0.2,0.4` (one for each)."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:

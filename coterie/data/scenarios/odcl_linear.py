@@ -76,7 +76,7 @@ def sparse_regression(
     seed: int,
     options: Mapping[str, object],
 ) -> FederatedDataset:
-    """One group for each interval, in their order; see `odcl_linear`."""
+    """Return one group for each interval, in their order; see `odcl_linear`."""
     random = generator(key_for(seed, Purpose.SCENARIO))
     low, high = _ends(intervals)
     groups = len(low)
@@ -103,7 +103,7 @@ def sparse_regression(
 
 
 def _ends(intervals: str) -> tuple[np.ndarray, np.ndarray]:
-    """`1:2,-2:-1` as lower and upper ends, (K,) each."""
+    """Return the lower and the upper ends (K,) of a text such as `1:2,-2:-1`."""
     try:
         low, high = np.array([[float(end) for end in part.split(":")] for part in intervals.split(",")]).T
     except ValueError:
@@ -114,7 +114,7 @@ def _ends(intervals: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sparse_features(random: np.random.Generator, rows: int, dimension: int) -> np.ndarray:
-    """(rows, d): `ACTIVE` random features of each row are N(0, 1), the others 0."""
+    """Return features (rows, d): `ACTIVE` random features of each row are N(0, 1), the others 0."""
     lots = random.random((rows, dimension))
     last_active = np.partition(lots, ACTIVE - 1, axis=1)[:, ACTIVE - 1 : ACTIVE]
     x: np.ndarray = np.where(lots <= last_active, random.standard_normal((rows, dimension)), 0.0)

@@ -1,4 +1,4 @@
-"""The logistic data of ODCL, appendix D.1: four groups in the plane, each with a covariance of its own.
+"""The logistic data of ODCL, appendix D.1: four groups in the plane, each with a different covariance.
 
 Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous
 Environments, 2022.

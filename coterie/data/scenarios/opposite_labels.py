@@ -1,4 +1,4 @@
-"""Two classes of images that two groups label the opposite way: the experiments on real data of ODCL, section 5.
+"""Two classes of images that two groups label in opposite ways: the experiments on real data of ODCL, section 5.
 
 Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous
 Environments, 2022.
@@ -38,7 +38,7 @@ def opposite_labels(
     noise_kind: str = "exact",
     seed: int = 0,
 ) -> FederatedDataset:
-    """Digits 1 and 2, or airplanes and automobiles for cifar10; what one group labels 1 the other labels 0.
+    """Digits 1 and 2, or airplanes and automobiles for cifar10; the label 1 of one group is the label 0 of the other.
 
     Half of a client's images are of either class; no image is twice in a group. The features are the pixels in [0, 1]
     and a last one that is always 1: so the intercept is penalised as well, and the model of a client whose labels are
@@ -88,7 +88,7 @@ def _check_even(name: str, value: int, part: str) -> None:
 
 
 def _two_classes(dataset: str, random: np.random.Generator) -> Upright:
-    """The images of the two classes alone; y is 0 for the first class and 1 for the second."""
+    """Return the images of the two classes alone; y is 0 for the first class and 1 for the second."""
     source = upright_digits(random) if dataset == "digits" else load(dataset)
     train, test = (np.isin(y, CLASSES[dataset]) for y in (source.y_train, source.y_test))
     second = CLASSES[dataset][1]
@@ -102,12 +102,12 @@ def _two_classes(dataset: str, random: np.random.Generator) -> Upright:
 
 
 def _features(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """(n, pixels + 1): the pixels in a row, then 1."""
+    """Return features (n, pixels + 1): the pixels in a row, then 1."""
     return np.column_stack([x.reshape(len(x), -1), np.ones(len(x), np.float32)])
 
 
 def _dealt(dataset: str, y: Ints, truth: Ints, samples: int, random: np.random.Generator) -> Ints:
-    """Which images each client gets, (m, n): half of either class, none twice in a group."""
+    """Return the images of each client, (m, n): half of either class, none twice in a group."""
     half, members = samples // 2, len(truth) // 2
     there = np.bincount(y, minlength=2).min()
     if members * half > there:
@@ -123,7 +123,7 @@ def _dealt(dataset: str, y: Ints, truth: Ints, samples: int, random: np.random.G
 
 
 def _wrong(random: np.random.Generator, shape: tuple[int, ...], noise: float, kind: str) -> Flags:
-    """Which labels are turned, (m, n)."""
+    """Return the labels that are exchanged, as a mask (m, n)."""
     lots = random.random(shape)
     if kind == "iid":
         return lots < noise

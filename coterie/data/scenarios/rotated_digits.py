@@ -22,7 +22,7 @@ def rotated_digits(*, clients: int = 60, seed: int = 0) -> FederatedDataset:
 
 
 def upright_digits(random: np.random.Generator) -> Upright:
-    """All 1797 digits in random order, the first 1440 to train; pixels (8, 8) in [0, 1]."""
+    """Return all 1797 digits in random order, the first 1440 to train; pixels (8, 8) in [0, 1]."""
     from sklearn.datasets import load_digits  # slow to import
 
     digits = load_digits()

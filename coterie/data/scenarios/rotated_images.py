@@ -103,7 +103,7 @@ def rotated(
     *,
     options: Mapping[str, object],
 ) -> FederatedDataset:
-    """All images once for each turn, in an order of its own, cut into equal clients; tests are shared by a turn."""
+    """All images once for each turn, in different orders, cut into equal clients; tests are shared by a turn."""
     sizes = equal_parts(
         len(upright.y_train), _clients_a_turn(clients, turns), f"clients a rotation (clients={clients})"
     )
@@ -130,7 +130,7 @@ def _clients_a_turn(clients: int, turns: Sequence[int]) -> int:
 def _turned(
     x: npt.NDArray[np.float32], y: npt.NDArray[np.int64], turns: Sequence[int], random: np.random.Generator | None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """The images turned by each angle, one angle after the other; shuffled for each if `random` is given."""
+    """Return the images turned by each angle, one angle after the other; shuffled for each if `random` is given."""
     count = len(y)
     all_x, all_y = np.empty((len(turns) * count, *x.shape[1:]), x.dtype), np.tile(y, len(turns))
     for index, turn in enumerate(turns):
@@ -158,7 +158,7 @@ def _options(clients: int, train_images: int | None) -> dict[str, object]:
 
 
 def _upright(source: str, train_images: int | None) -> Upright:
-    """The first `train_images` images, and all test images, as float32 in [0, 1]."""
+    """Return the first `train_images` images, and all test images, as float32 in [0, 1]."""
     images = load(source)
     there = len(images.y_train)
     if train_images is not None and train_images > there:

@@ -1,4 +1,4 @@
-"""Exam scores of pupils in 139 London schools: every school is a client, and nobody knows the groups."""
+"""Exam scores of pupils in 139 London schools: every school is a client, and the groups are unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEATURES = (
     *(f"school gender {kind}" for kind in (1, 2, 3)),
     *(f"denomination {kind}" for kind in (1, 2, 3)),
 )
-"""In the order of the published columns (the groups are numbered, since the order of their names is not told there).
+"""In the order of the published columns (the groups are numbered, since the order of their names is not published).
 The last published column is 1 in every row and left out: the learner has an intercept."""
 CLUSTERS = 3
 

@@ -18,7 +18,7 @@ LEFT, RIGHT, TOP, BOTTOM, STEP = 132.0, 14.0, 8.0, 42.0, 13.0
 LETTERS = 15
 """Longer names of clients are cut; the tooltip has the whole name."""
 REACH = 3.0
-"""The axis reaches this many times as far as four fifths of the estimates; what lies beyond is cut with an arrow."""
+"""The axis reaches this many times as far as four fifths of the estimates; intervals beyond are cut with an arrow."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def selected(clients: Sequence[ClientDiagnosis]) -> list[ClientDiagnosis]:
 
 
 def _scale(rows: Sequence[ClientDiagnosis]) -> Scale:
-    """The axis shows zero and what lies within a few times the usual size of the estimates."""
+    """Return an axis with zero and all that lies within a few times the usual size of the estimates."""
     sizes = sorted(abs(row.deviation.value) for row in rows)
     reach = REACH * sizes[int(0.8 * (len(sizes) - 1))]
     low = min(0.0, *(max(row.deviation.low, -reach) for row in rows))
@@ -96,7 +96,7 @@ def _name(name: str, samples: int, y: float) -> Markup:
 
 
 def _interval(low: float, high: float, y: float, x: Scale, kind: str) -> list[Markup]:
-    """The line of an interval; an end beyond the axis is an arrow."""
+    """Return the line of an interval; an end beyond the axis is an arrow."""
     left, right = min(max(low, x.low), x.high), max(min(high, x.high), x.low)
     drawn = [line(x(left), y, x(right), y, f"span {kind}")]
     if low < x.low:

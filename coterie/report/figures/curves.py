@@ -28,11 +28,11 @@ from coterie.report.formats import plain, score
 HEIGHT, TOP, BOTTOM, LEFT = 280.0, 20.0, 44.0, 52.0
 LABEL_GAP = 15.0
 HOVERS = 80
-"""At most so many rounds can be pointed at, so that the page stays light."""
+"""Largest number of rounds with tooltips, which keeps the page small."""
 LEAST, MOST = math.ulp(0.0), sys.float_info.max
 """The ends of an axis are finite, and above 0 on a logarithmic one."""
 WIDE_RANGE = 12.0
-"""A loss whose greatest value is so many times its least is drawn on a logarithmic axis."""
+"""Ratio of the greatest to the least loss from which the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class _Frame:
 
 
 def curves(lines: Sequence[Line], label: str, percent: bool) -> Markup:
-    """The figure; `percent` for accuracies."""
+    """Return the figure; `percent` for accuracies."""
     frame = _frame(lines, percent)
     ordered = sorted(lines, key=lambda each: each.main)  # the main method on top
     return drawing(
@@ -125,7 +125,7 @@ def _stroke(frame: _Frame, each: Line) -> Markup:
 
 
 def _labels(frame: _Frame, lines: Sequence[Line]) -> list[Markup]:
-    """Each line's name at its end, pushed apart where they would cover one another."""
+    """Return each line's name at its end, pushed apart where they would cover one another."""
     ordered = sorted(lines, key=lambda each: frame.y(each.curve.mean[-1]))
     wanted = [frame.y(each.curve.mean[-1]) for each in ordered]
     return [

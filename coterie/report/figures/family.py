@@ -12,11 +12,11 @@ from coterie.report.formats import plural
 
 LEFT, RIGHT, TOP, BOTTOM = 14.0, 140.0, 16.0, 42.0
 TALL, HIGHEST, LOWEST = 600.0, 24.0, 3.0
-"""Height for all lines together, and what one has at most and at least."""
+"""Height of all lines together, and the largest and smallest height of one line."""
 READABLE = 13.0
-"""A line with less room has no name of its own."""
+"""Height of a line below which it has no name."""
 TURN = 5.0
-"""How far before its change a line begins to turn, at most."""
+"""Largest distance before its change at which a line starts to turn."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Life:
 
 
 def family_figure(lives: Sequence[Life], rounds: int, label: str) -> Markup:
-    """The drawing of a run of so many rounds."""
+    """Return the drawing of a run."""
     high = max(LOWEST, min(HIGHEST, TALL / len(lives)))
     rows = rows_of(lives)
     x = Scale(0, rounds, LEFT, WIDTH - RIGHT)

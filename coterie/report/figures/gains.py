@@ -1,4 +1,4 @@
-"""Who gains and who loses: one bar a client, from the greatest gain to the greatest loss."""
+"""Gains and losses of the clients: one bar for each, from the greatest gain to the greatest loss."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from coterie.report.formats import plain, signed
 
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 240.0, 14.0, 30.0, 52.0, 8.0
 SINGLE = 1000
-"""Beyond so many clients the bars become one outline that cannot be pointed at."""
+"""Number of clients beyond which the bars become one outline without tooltips."""
 
 
 def gains_figure(found: Sequence[Gain], places: Mapping[str, int], label: str, percent: bool) -> Markup:
-    """`places` gives each client's index in the page's data."""
+    """Return the figure; `places` holds the index of each client in the data of the page."""
     low = min(0.0, *(g.gain for g in found)) if found else 0.0
     high = max(0.0, *(g.gain for g in found)) if found else 0.0
     if low == high:

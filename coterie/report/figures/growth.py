@@ -27,7 +27,7 @@ class Change:
 
 
 def growth_figure(counts: Sequence[int], changes: Sequence[Change], label: str) -> Markup:
-    """`counts` are the clusters after each round."""
+    """Return the figure; `counts` are the numbers of clusters after each round."""
     most = max([*counts, *(change.K for change in changes)])
     x = Scale(1, len(counts), LEFT, WIDTH - RIGHT)
     y = Scale(0, most, HEIGHT - BOTTOM, TOP)
@@ -60,7 +60,7 @@ def _mark(change: Change, x: Scale, y: Scale) -> Markup:
 
 
 def _legend(changes: Sequence[Change]) -> list[Markup]:
-    """The kinds of changes that there were, at the top."""
+    """Return the kinds of changes that there were, at the top."""
     drawn = []
     for at, kind in enumerate(dict.fromkeys(change.kind for change in changes)):
         left = LEFT + 6 + 84 * at

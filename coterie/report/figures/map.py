@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 HEIGHT, MARGIN = 340.0, 66.0
 RADIUS = 5.0
 SHOWN = 2000
-"""At most so many clients are drawn; of more, every second (third, ...) one."""
+"""Largest number of clients that are drawn; of more, every second (third, ...) one."""
 SHAPES = ("circle", "square", "triangle", "diamond", "down", "cross")
 GOLDEN = math.pi * (3 - math.sqrt(5))
 """The angle by which sunflower seeds follow one another: no two of them fall on one spot."""
@@ -26,7 +26,7 @@ GOLDEN = math.pi * (3 - math.sqrt(5))
 
 @dataclass(frozen=True)
 class ClientMap:
-    """The drawing and what its caption has to say."""
+    """A drawing with the figures of its caption."""
 
     svg: Markup
     spread_out: int
@@ -58,7 +58,7 @@ def client_map(rows: Sequence[Mapping[str, Any]], truths: Sequence[str], label: 
 
 
 def fit_shares(losses: Floats) -> Floats:
-    """How the models share a client, (m, K) to rows that sum to one: in proportion to 1 / loss^2.
+    """Return the shares of the models in a client, (m, K), in proportion to 1 / loss^2; rows sum to one.
 
     Twice the loss counts a quarter, whatever the unit; equal losses count equally.
     """
@@ -68,14 +68,14 @@ def fit_shares(losses: Floats) -> Floats:
 
 
 def _corners(count: int) -> Floats:
-    """A regular polygon on the page, its first corner on top; two clusters are the ends of a level line."""
+    """Return a regular polygon on the page, its first corner on top; two clusters are the ends of a level line."""
     turn = np.arange(count) / max(count, 1) * 2 * np.pi - (np.pi if count == 2 else np.pi / 2)
     radius = np.array([WIDTH / 2 - MARGIN - 40, HEIGHT / 2 - MARGIN])
     return np.asarray(np.stack([np.cos(turn), np.sin(turn)], axis=1) * radius + np.array([WIDTH / 2, HEIGHT / 2]))
 
 
 def _corner_name(cluster: int, corner: Floats) -> Markup:
-    """The cluster's name, outside its corner and clear of the points."""
+    """Return the cluster's name, outside its corner and clear of the points."""
     below = corner[1] > HEIGHT / 2 + 1
     x, y = float(corner[0]), float(corner[1]) + (52 if below else -44)
     chip = box(x - 44, y - 10, 11, 11, f"cell {colour(cluster)}")
@@ -108,7 +108,7 @@ def _point(
 
 
 def symbol(shape: str, x: float, y: float, r: float, class_: str) -> Markup:
-    """A shape of about the same area as a circle of radius r."""
+    """Return a shape of about the same area as a circle of radius r."""
     if shape == "circle":
         return tag("circle", cx=x, cy=y, r=r, class_=class_)
     return tag("path", d=_outline(shape, x, y, r), class_=class_)

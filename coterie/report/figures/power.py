@@ -59,7 +59,7 @@ def _axes(x: Scale, y: Scale) -> list[Markup]:
 
 
 def _rug(sizes: Sequence[int], x: Scale) -> list[Markup]:
-    """One line for each number of samples that occurs."""
+    """Return one line for each number of samples that occurs."""
     top = HEIGHT - BOTTOM
     return [
         titled(
@@ -71,7 +71,7 @@ def _rug(sizes: Sequence[int], x: Scale) -> list[Markup]:
 
 
 def _needed(needed: int, x: Scale, y: Scale) -> list[Markup]:
-    """A guide from the curve to the axis; its text stands where there is room."""
+    """Return a guide from the curve to the axis; its text stands where there is room."""
     place = x(needed)
     right = place > (LEFT + WIDTH - RIGHT) / 2
     return [

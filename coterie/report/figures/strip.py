@@ -1,4 +1,4 @@
-"""How the groups formed: a row for each client, a column for each round; or only the sizes where clients are many."""
+"""The formation of the groups: a row for each client and a column for each round, or the sizes if clients are many."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Row:
 
 
 def formation(run: RunData, label: str) -> Markup | None:
-    """The strip where records name every client's cluster, else the sizes; None where they hold neither."""
+    """Return the strip where records name every client's cluster, else the sizes; None where they hold neither."""
     records = run.records
     if records and all("assignments" in record for record in records):
         return _strip(run, label)
@@ -45,7 +45,7 @@ def is_strip(run: RunData) -> bool:
 
 
 def leaders(run: RunData) -> list[tuple[int, int, int]]:
-    """(first round, last round, start): which random start led when, rounds counted from one."""
+    """Return (first round, last round, restart) for each leading restart, rounds counted from one."""
     if not run.records or any("start" not in record for record in run.records):
         return []
     return [
@@ -56,7 +56,7 @@ def leaders(run: RunData) -> list[tuple[int, int, int]]:
 
 
 def seen(run: RunData) -> list[int]:
-    """Every cluster that held a client in some round or in the end."""
+    """Return every cluster that held a client in some round or in the end."""
     found = {row.cluster for row in run.clients}
     for record in run.records:
         found |= set(record.get("assignments", ()))
@@ -65,7 +65,7 @@ def seen(run: RunData) -> list[int]:
 
 
 def rows_of(run: RunData) -> list[Row]:
-    """All clients, ordered by final cluster, then true group, then as they came."""
+    """Return all clients, ordered by final cluster, then true group, then as they came."""
     series = list(zip(*(record["assignments"] for record in run.records), strict=True))
     # the final rows name only those who answered; positions match only when all did
     same = len(series) == len(run.clients)
@@ -104,18 +104,18 @@ def _strip(run: RunData, label: str) -> Markup:
 
 
 def _rounds(run: RunData) -> Scale:
-    """Round t (from zero) lies between x(t) and x(t + 1)."""
+    """Return the scale of rounds: round t (from zero) lies between x(t) and x(t + 1)."""
     return Scale(0, len(run.records), LEFT, WIDTH - RIGHT)
 
 
 def _segments(run: RunData) -> list[bool]:
-    """For each round whether another start led than the one that won: its clusters are not the final ones."""
+    """For each round whether another restart led than the one that won: its clusters are not the final ones."""
     won = run.metrics.get("start")
     return [won is not None and record.get("start", won) != won for record in run.records]
 
 
 def _runs(clusters: Sequence[int], other: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """Stretches in which both stay the same: (first column, column after the last, cluster, the other)."""
+    """Return stretches in which both stay the same: (first column, column after the last, cluster, the other)."""
     found, begin = [], 0
     for at in range(1, len(clusters) + 1):
         if at == len(clusters) or (clusters[at], other[at]) != (clusters[begin], other[begin]):
@@ -125,13 +125,13 @@ def _runs(clusters: Sequence[int], other: Sequence[int]) -> list[tuple[int, int,
 
 
 def story(clusters: Sequence[int], starts: Sequence[int] = (), most: int = 6) -> str:
-    """`rounds 1 to 3: cluster 2` and so on, one line a stretch; `starts` names the leading start of each round."""
+    """`rounds 1 to 3: cluster 2` and so on, one line a stretch; `starts` names the leading restart of each round."""
     words = []
     several = len(set(starts)) > 1
     for a, b, k, start in _runs(clusters, starts if several else [0] * len(clusters)):
         when = f"round {a + 1}" if b == a + 1 else f"rounds {a + 1} to {b}"
         where = f"cluster {k}" if k >= 0 else "not heard yet"
-        words.append(f"{when}: {where}" + (f" of start {start}" if several and k >= 0 else ""))
+        words.append(f"{when}: {where}" + (f" of restart {start}" if several and k >= 0 else ""))
     if len(words) > most:
         words = [f"changed {len(words) - 1} times; at the end:", *words[-most + 1 :]]
     return "\n".join(words)
@@ -152,19 +152,19 @@ def _blocks(rows: Sequence[Row], high: float) -> list[Markup]:
 
 
 def _leads(run: RunData, x: Scale, floor: float) -> list[Markup]:
-    """A rule wherever another random start took the lead, with the starts' names above."""
+    """Return a rule wherever another restart took the lead, with the numbers of the restarts above."""
     parts = leaders(run)
     if len(parts) < 2:
         return []
     drawn = [line(x(b - 1), TOP - 4, x(b - 1), floor + 4, "switch") for b, _, _ in parts[1:]]
     for first, last, start in parts:
         if x(last) - x(first - 1) >= 46:
-            drawn.append(text((x(first - 1) + x(last)) / 2, TOP - 8, f"start {start}", "tick", "middle"))
+            drawn.append(text((x(first - 1) + x(last)) / 2, TOP - 8, f"restart {start}", "tick", "middle"))
     return drawn
 
 
 def _moves(run: RunData, x: Scale, top: float) -> list[Markup]:
-    """Bars: how many clients changed their cluster in each round."""
+    """Return bars with the number of clients that changed their cluster in each round."""
     moved = [record.moved for record in run.records]
     most = max(moved)
     y = Scale(0, max(1, most), top + MOVES, top)
@@ -196,7 +196,7 @@ def _moved_note(record: RoundRecord, number: int) -> str:
 
 
 def _areas(run: RunData, label: str) -> Markup:
-    """Sizes of the clusters stacked over the rounds; clients not heard yet on top."""
+    """Return sizes of the clusters stacked over the rounds; clients not heard yet on top."""
     x = _rounds(run)
     m = max(len(run.clients), *(sum(record["sizes"]) for record in run.records))
     y = Scale(0, m, TOP + AREA, TOP)

@@ -36,28 +36,28 @@ def _number(value: object) -> object:
 
 
 def drawing(height: float, label: str, *children: object) -> Markup:
-    """The figure itself; the label is what a screen reader says."""
+    """Return the figure itself; a screen reader reads the label."""
     box = f"0 0 {WIDTH} {height:.0f}"
     return tag("svg", *children, class_="figure", viewBox=box, role="group", aria_label=label)
 
 
 def text(x: float, y: float, content: str, class_: str = "", anchor: str = "start") -> Markup:
-    """A line of text whose baseline is at y."""
+    """Return a line of text whose baseline is at y."""
     return tag("text", content, x=float(x), y=float(y), class_=class_ or None, text_anchor=anchor)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
-    """A straight line."""
+    """Return a straight line."""
     return tag("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=class_)
 
 
 def box(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    """A rectangle."""
+    """Return a rectangle."""
     return tag("rect", x=float(x), y=float(y), width=float(width), height=float(height), class_=class_)
 
 
 def path(points: Sequence[tuple[float, float]], class_: str, closed: bool = False) -> Markup:
-    """A line through the points, or the area that they enclose."""
+    """Return a line through the points, or the area that they enclose."""
     steps = "L".join(f"{x:.2f} {y:.2f}" for x, y in points)
     return tag("path", d=f"M{steps}{'Z' if closed else ''}", class_=class_)
 
@@ -68,7 +68,7 @@ def mark(*children: object, client: int | None = None, title: str | None = None,
 
 
 def colour(cluster: int) -> str:
-    """The class that colours a cluster; a client not heard yet is grey."""
+    """Return the class that colours a cluster; a client not heard yet is grey."""
     return f"c{cluster % COLOURS}" if cluster >= 0 else "unheard"
 
 
@@ -93,7 +93,7 @@ class Scale:
 
 
 def even_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers from low to high: steps of 1, 2 or 5 times a power of ten."""
+    """Return round numbers from low to high: steps of 1, 2 or 5 times a power of ten."""
     if high <= low:
         return [low]
     raw = (high - low) / about
@@ -115,7 +115,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def whole_ticks(low: int, high: int, about: int = 6) -> list[int]:
-    """Ticks for rounds: whole numbers, with the first and the last one."""
+    """Return ticks for rounds: whole numbers, with the first and the last one."""
     if high - low < about:
         return list(range(low, high + 1))
     inner = [round(t) for t in even_ticks(low, high, about)]
@@ -124,7 +124,7 @@ def whole_ticks(low: int, high: int, about: int = 6) -> list[int]:
 
 
 def tick_labels(ticks: Sequence[float], percent: bool) -> list[str]:
-    """Labels with as many decimals as the steps need."""
+    """Return labels with as many decimals as the steps need."""
     if percent:
         fine = len(ticks) > 1 and abs(ticks[1] - ticks[0]) < 0.0099
         return [f"{100 * t:.1f} %" if fine else f"{100 * t:.0f} %" for t in ticks]

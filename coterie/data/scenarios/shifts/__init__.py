@@ -1,1 +1,1 @@
-"""What can differ between clients: how images look, which labels they hold, what labels mean, which ones are wrong."""
+"""Differences between clients: corruptions of images, shares of labels, meanings of labels, wrong labels."""

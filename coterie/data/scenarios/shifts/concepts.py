@@ -1,4 +1,4 @@
-"""Concept shift: what a label means. A concept is a map of the C labels, one row of an array (concepts, C)."""
+"""Concept shift: the meaning of a label. A concept is a map of the C labels, one row of an array (concepts, C)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDING = 1e-9
 
 
 def label_swap(classes: int, concepts: int, beta: float) -> Ints:
-    """(concepts, classes): concept c takes label y < C_beta to (y + c) mod C_beta and leaves the others.
+    """Return maps of labels (concepts, classes): concept c maps y < C_beta to (y + c) mod C_beta and keeps others.
 
     C_beta = floor(beta C). Concepts differ from each other only if there are at most C_beta of them.
     """
@@ -32,6 +32,6 @@ def label_swap(classes: int, concepts: int, beta: float) -> Ints:
 
 
 def label_reverse(classes: int) -> Ints:
-    """(2, classes): labels as they are, and y to C - 1 - y."""
+    """Return two maps of labels (2, classes): labels as they are, and y to C - 1 - y."""
     labels = np.arange(classes)
     return np.stack([labels, labels[::-1]])

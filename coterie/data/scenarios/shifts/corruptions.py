@@ -1,4 +1,4 @@
-"""Twenty ways to see the same images, in five severities: the corruptions of CIFAR-10-C and the untouched original.
+"""Twenty versions of the same images, in five severities: the corruptions of CIFAR-10-C and the untouched original.
 
 Hendrycks, Dietterich: Benchmarking Neural Network Robustness to Common Corruptions and Perturbations, 2019; parameters
 for images of 32x32 pixels. The package imagecorruptions has those for large photographs, refuses images below 32
@@ -50,7 +50,7 @@ MUD = np.array([63, 42, 20]) / 255
 
 
 def corrupt(images: Images, kind: str, severity: int, random: np.random.Generator) -> Images:
-    """Images (n, H, W) or (n, 3, H, W) in [0, 1] under one corruption; the same shape, type and range."""
+    """Return images (n, H, W) or (n, 3, H, W) in [0, 1] under one corruption; the same shape, type and range."""
     if kind not in CORRUPTIONS:
         raise unknown_name("corruption", kind, CORRUPTIONS)
     if not 1 <= severity <= SEVERITIES:
@@ -63,17 +63,17 @@ def corrupt(images: Images, kind: str, severity: int, random: np.random.Generato
 
 
 def _pixels(images: Floats) -> float:
-    """What a length in pixels is multiplied by."""
+    """Return the factor of a length in pixels."""
     return 0.5 if min(images.shape[-2:]) < SMALL else 1.0
 
 
 def _in_colour(colour: Floats, images: Floats) -> Floats:
-    """A colour for these images, (channels, 1, 1): its luminance where they are grey."""
+    """Return a colour for these images, (channels, 1, 1): its luminance where they are grey."""
     return (colour if images.shape[1] == 3 else colour @ LUMINANCE).reshape(-1, 1, 1)
 
 
 def _masks(images: Floats) -> tuple[int, ...]:
-    """One value for all channels of a pixel: (n, 1, H, W)."""
+    """Return one value for all channels of a pixel: (n, 1, H, W)."""
     return (len(images), 1, *images.shape[-2:])
 
 
@@ -147,7 +147,7 @@ def _streaked(images: Floats, degrees: Floats, length: int, sigma: float) -> Flo
 
 
 def _zoom_blur(images: Floats, level: int, random: np.random.Generator) -> Floats:
-    """The mean of the image and of enlargements by 1 %, 2 %, ..."""
+    """Return the mean of the image and of enlargements by 1 %, 2 %, ..."""
     factors = 1 + np.arange((6, 11, 16, 21, 26)[level]) / 100
     return np.asarray(np.mean([_zoomed(images, factor) for factor in factors], axis=0))
 
@@ -175,7 +175,7 @@ def _snow(images: Floats, level: int, random: np.random.Generator) -> Floats:
 
 
 def _grey(images: Floats) -> Floats:
-    """The luminance, (n, 1, H, W)."""
+    """Return the luminance, (n, 1, H, W)."""
     return images if images.shape[1] == 1 else np.tensordot(LUMINANCE, images, (0, 1))[:, None]
 
 
@@ -260,7 +260,7 @@ def _elastic(images: Floats, level: int, random: np.random.Generator) -> Floats:
 
 
 def _pixelate(images: Floats, level: int, random: np.random.Generator) -> Floats:
-    """Means over fewer pixels, each shown over the room of several."""
+    """Return means over fewer pixels, each shown over the room of several."""
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[level]
 
     def down_and_up(side: int) -> Floats:
@@ -299,7 +299,7 @@ def _jpeg(images: Floats, level: int, random: np.random.Generator) -> Floats:
 
 
 def _rounded(planes: Floats, tables: Floats) -> Floats:
-    """Whole multiples of `tables` (channels, 8, 8) for the cosine coefficients of every 8x8 block."""
+    """Return whole multiples of `tables` (channels, 8, 8) for the cosine coefficients of every 8x8 block."""
     count, channels, height, width = planes.shape
     down, right = -height % BLOCK, -width % BLOCK
     padded = np.pad(planes, ((0, 0), (0, 0), (0, down), (0, right)), mode="edge")
@@ -315,7 +315,7 @@ def _rounded(planes: Floats, tables: Floats) -> Floats:
 
 
 def _cosines() -> Floats:
-    """(8, 8): row f is the orthonormal cosine of frequency f."""
+    """Return the cosine transform (8, 8): row f is the orthonormal cosine of frequency f."""
     frequency, place = np.arange(BLOCK)[:, None], np.arange(BLOCK)
     length = np.where(frequency == 0, BLOCK, BLOCK / 2)
     return np.cos(np.pi * (2 * place + 1) * frequency / (2 * BLOCK)) / np.sqrt(length)

@@ -1,4 +1,4 @@
-"""From images, who holds them and under which concept, to a dataset with newcomers."""
+"""Datasets with newcomers from images, their clients and their concepts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ HELD_OUT, DIGITS_HELD_OUT = 0.1, 0.25
 SUPPORT, QUERY = 100, 300
 """Images of each class for a newcomer; where there are fewer, a quarter is support."""
 LOOKS, WRONG_LABELS = 0, 1
-"""Counters of the clients' keys: what each is drawn for."""
+"""Counters of the clients' keys, one for each purpose."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many clients, and samples of each."""
+    """Number of clients, and of samples of each."""
 
     clients: int
     train: int
@@ -46,12 +46,12 @@ class Sizes:
 
 
 def clients_of(dataset: str, clients: int | None) -> int:
-    """How many clients where the user said nothing."""
+    """Return the default number of clients."""
     return clients or (DIGITS_CLIENTS if dataset == "digits" else CLIENTS)
 
 
 def settle_sizes(dataset: str, there: int, clients: int, samples: int | None, test_samples: int | None) -> Sizes:
-    """What was left open: all images are shared out equally, a tenth of each client's (digits: a quarter) held out."""
+    """Return the sizes that the user left open: all images are used, a tenth (digits: a quarter) is held out."""
     share = DIGITS_HELD_OUT if dataset == "digits" else HELD_OUT
     if samples is not None:
         held_out = max(1, round(samples * share / (1 - share))) if test_samples is None else test_samples
@@ -78,10 +78,10 @@ def federate(
     seed: int,
     transition: Floats | None = None,
 ) -> FederatedDataset:
-    """A dataset without name and options.
+    """Return a dataset without name and options.
 
     rows: which training images each client holds, (m, each); the last `test_samples` of them are held out.
-    maps: what each concept makes of the labels, (concepts, C). concepts: of each sample, (m, each).
+    maps: the map of labels of each concept, (concepts, C). concepts: of each sample, (m, each).
     corruptions: whether every client sees all its images under one corruption of one severity, each drawn uniformly.
     transition: (C, C), for wrong training labels.
     """
@@ -106,7 +106,7 @@ def federate(
 def _seen(
     source: Pictures, view: View, rows: Ints, keys: npt.NDArray[np.uint64], corruptions: bool
 ) -> tuple[Images, tuple[str, ...]]:
-    """The features of all samples, (m, each, ...), and a line for each client."""
+    """Return the features of all samples, (m, each, ...), and a line for each client."""
     kinds = tuple(CORRUPTIONS)
     seen, notes = [], []
     for key, row in zip(keys, rows, strict=True):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 REACH = 4.0
-"""A Gaussian is cut off so many standard deviations from its centre."""
+"""Number of standard deviations from its centre at which a Gaussian is cut off."""
 
 
 def along_both(images: Floats, matrix: Callable[[int], Floats]) -> Floats:
@@ -20,7 +20,7 @@ def along_both(images: Floats, matrix: Callable[[int], Floats]) -> Floats:
 
 
 def gaussian_matrix(side: int, sigma: float) -> Floats:
-    """(side, side): a Gaussian blur; beyond the border lies the border's value."""
+    """Return a Gaussian blur (side, side); the value of the border continues beyond it."""
     reach = int(REACH * sigma + 0.5)
     offsets = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (offsets / sigma) ** 2)
@@ -36,14 +36,14 @@ def _placed(side: int, offsets: npt.NDArray[np.int64], weights: Floats) -> Float
 
 
 def zoom_matrix(side: int, factor: float) -> Floats:
-    """(side, side): the middle of the image, enlarged by `factor` >= 1 with linear interpolation."""
+    """Return the map (side, side) to the middle of the image, enlarged by `factor` >= 1 with linear interpolation."""
     middle = (side - 1) / 2
     place = middle + (np.arange(side) - middle) / factor
     return np.asarray(np.maximum(0, 1 - np.abs(place[:, None] - np.arange(side))))
 
 
 def area_matrix(side: int, fewer: int) -> Floats:
-    """(fewer, side): means over `fewer` equal stretches; a pixel on a boundary counts by its parts."""
+    """Return means over equal stretches as a matrix (fewer, side); a pixel on a boundary counts by its parts."""
     edges = np.arange(fewer + 1) * (side / fewer)
     left = np.maximum(edges[:-1, None], np.arange(side))
     right = np.minimum(edges[1:, None], np.arange(1, side + 1))
@@ -80,7 +80,7 @@ def streak_kernels(degrees: Floats, length: int, sigma: float) -> Floats:
 
 
 def disk_kernel(radius: float, sigma: float) -> Floats:
-    """(1, k, k): a disk of whole pixels, its edge softened by a Gaussian of 3 by 3 pixels."""
+    """Return a kernel (1, k, k): a disk of whole pixels, its edge softened by a Gaussian of 3 by 3 pixels."""
     half = int(radius) + 1
     offsets = np.arange(-half, half + 1)
     disk = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype(np.float64)
@@ -91,7 +91,7 @@ def disk_kernel(radius: float, sigma: float) -> Floats:
 
 
 def sampled(images: Floats, rows: Floats, columns: Floats) -> Floats:
-    """The images' values at places (n, H, W) between pixels, by linear interpolation; mirrored at the border."""
+    """Return the images' values at places (n, H, W) between pixels, by linear interpolation; mirrored at the border."""
     height, width = images.shape[-2:]
     rows, columns = _mirrored(rows, height), _mirrored(columns, width)
     top, left = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
@@ -109,7 +109,7 @@ def sampled(images: Floats, rows: Floats, columns: Floats) -> Floats:
 
 
 def _mirrored(places: Floats, side: int) -> Floats:
-    """Places folded back into 0..side-1."""
+    """Return places folded back into 0..side-1."""
     period = 2 * (side - 1)
     return (side - 1) - np.abs((places % period) - (side - 1))
 

@@ -1,4 +1,4 @@
-"""Label shift: which classes a client holds. All draws are without replacement from one set of samples."""
+"""Label shift: the classes that a client holds. All draws are without replacement from one set of samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shares = Callable[[Ints, np.random.Generator], Floats]
 
 
 def dirichlet_prior(alpha: float) -> Shares:
-    """q ~ Dir(alpha p), p the class shares of what is left.
+    """q ~ Dir(alpha p), p the class shares of the remaining samples.
 
     Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019.
     With alpha = 1 and ten even classes every class has concentration 0.1, so a client holds few classes.
@@ -31,7 +31,7 @@ def dirichlet_symmetric(alpha: float) -> Shares:
 
 
 def no_label_shift(left: Ints, random: np.random.Generator) -> Floats:
-    """q = the class shares of what is left."""
+    """q = the class shares of the remaining samples."""
     return np.asarray(left / left.sum())
 
 
@@ -44,10 +44,10 @@ def _dirichlet(concentration: Floats, random: np.random.Generator) -> Floats:
 
 
 def deal(labels: Ints, clients: int, each: int, shares: Shares, random: np.random.Generator) -> Ints:
-    """Which samples each client gets, (clients, each), one client after the other.
+    """Return the samples of each client, (clients, each), one client after the other.
 
     A client's classes are drawn from its shares. A class that is exhausted gets share 0 and the rest is scaled up;
-    where nothing is left of any class with a share, the client takes from what is left in proportion.
+    where no sample is left of any class with a share, the client takes the remaining samples in proportion.
     """
     if clients * each > len(labels):
         raise ConfigError(
@@ -63,7 +63,7 @@ def deal(labels: Ints, clients: int, each: int, shares: Shares, random: np.rando
 
 
 def take(labels: Ints, counts: Ints, random: np.random.Generator) -> Ints:
-    """Random samples for each client, (m, each), counts[i, c] of class c for client i; all rows have one sum."""
+    """Return random samples for each client, (m, each), counts[i, c] of class c for client i; all rows have one sum."""
     owners: list[Ints] = []
     taken: list[Ints] = []
     for c, of_class in enumerate(counts.T):
@@ -75,9 +75,9 @@ def take(labels: Ints, counts: Ints, random: np.random.Generator) -> Ints:
 
 
 def draw_counts(each: int, shares: Floats, left: Ints, random: np.random.Generator) -> Ints:
-    """How many samples of each class, (C,): `each` in all, none above what is `left`.
+    """Return the number of samples of each class, (C,): `each` in all, none above the number that is `left`.
 
-    As if classes were drawn one by one: what a draw takes above what is left is drawn again without that class.
+    As if classes were drawn one by one: samples beyond the remaining ones are drawn again without that class.
     """
     counts = np.zeros_like(left)
     while (missing := each - int(counts.sum())) > 0:
@@ -90,7 +90,7 @@ def draw_counts(each: int, shares: Floats, left: Ints, random: np.random.Generat
 
 
 def classes_per_client(classes: int, each: int, clients: int, random: np.random.Generator) -> Ints:
-    """The classes of every client, (clients, each), sorted; every class is used about equally often.
+    """Return the classes of every client, (clients, each), sorted; every class is used about equally often.
 
     each = 2 of an even number: the classes are cut into disjoint random pairs, and client i has pair i mod (classes/2).
     Else a client gets the classes that were used least before, ties at random: uses never differ by more than one.
@@ -109,7 +109,7 @@ def classes_per_client(classes: int, each: int, clients: int, random: np.random.
 
 
 def most_of_classes(labels: Ints, chosen: Ints) -> int:
-    """How many samples every client can have when it gets as many of each of its classes `chosen` (m, k)."""
+    """Return the number of samples that every client can have with equally many of its classes `chosen` (m, k)."""
     there = np.bincount(labels)
     wanted = np.bincount(chosen.ravel(), minlength=len(there))
     of_class = int((there[wanted > 0] // wanted[wanted > 0]).min())
@@ -117,7 +117,7 @@ def most_of_classes(labels: Ints, chosen: Ints) -> int:
 
 
 def deal_classes(labels: Ints, chosen: Ints, each: int, random: np.random.Generator) -> Ints:
-    """Which samples each client gets, (m, each): about equally many of each of its classes `chosen` (m, k)."""
+    """Return the samples of each client, (m, each): about equally many of each of its classes `chosen` (m, k)."""
     there = np.bincount(labels)
     counts = np.zeros((len(chosen), len(there)), np.int64)
     parts = equal_parts(each, chosen.shape[1], "classes")

@@ -22,7 +22,7 @@ def symmetric_flips(classes: int, rate: float) -> Floats:
 
 
 def flipped(labels: Ints, transition: Floats, random: np.random.Generator) -> Ints:
-    """Each label (n,) by itself passed through the transition."""
+    """Return each label (n,) by itself passed through the transition."""
     lots = random.random(len(labels))
     bounds = np.cumsum(transition, axis=1)[labels]
     # the last bound is 1 up to rounding; a lot above it must not become class C

@@ -1,4 +1,4 @@
-"""Images to be shifted, and how their pixels become features."""
+"""Images that are shifted, and features from their pixels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Images = npt.NDArray[np.float32]
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10")
 FITTED = 5000
-"""Principal axes are those of the first so many clean training images."""
+"""Number of clean training images, from the first, whose principal axes are used."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Pictures:
         return self.x_train[rows].astype(np.float32) / np.float32(self.white)
 
     def first(self, count: int | None) -> Pictures:
-        """With only the first so many training images."""
+        """Return the images with fewer training images, the first ones."""
         there = len(self.y_train)
         if count is not None and count > there:
             raise ConfigError(f"train_images={count}, but there are {there}: choose at most {there}")
@@ -52,7 +52,7 @@ class Pictures:
 
 
 def pictures(dataset: str, random: np.random.Generator) -> Pictures:
-    """The images of a data set that is here; scikit-learn's digits are cut into 1440 and 357 by `random`."""
+    """Return the images of a data set that is here; scikit-learn's digits are cut into 1440 and 357 by `random`."""
     if dataset == "digits":
         digits = upright_digits(random)
         return Pictures(digits.x_train, digits.y_train, digits.x_test, digits.y_test, 1)
@@ -72,13 +72,13 @@ class Axes:
 
 @dataclass(frozen=True)
 class View:
-    """How pixels in [0, 1] become features: means over squares, then principal axes, or else standard colours."""
+    """Features from pixels in [0, 1]: means over squares, then principal axes, or else standard colours."""
 
     pool: int = 1
     axes: Axes | None = None
 
     def __call__(self, images: Images) -> Images:
-        """(n, H, W) or (n, 3, H, W) to (n, H/pool, W/pool), (n, 3, H/pool, W/pool) or (n, d)."""
+        """Return features (n, H/pool, W/pool), (n, 3, H/pool, W/pool) or (n, d) of images (n, H, W) or (n, 3, H, W)."""
         pooled = mean_pooled(images, self.pool)
         if self.axes is not None:
             flat = pooled.reshape(len(pooled), -1)
@@ -87,7 +87,7 @@ class View:
 
 
 def view_of(source: Pictures, pool: int, pca: int | None = None) -> View:
-    """The view with these options; principal axes are fitted to clean training images."""
+    """Return the view with these options; principal axes are fitted to clean training images."""
     side = source.x_train.shape[-1]
     if side % pool:
         raise ConfigError(f"pool must divide the side of the images, {side} pixels; got {pool}")
@@ -98,14 +98,14 @@ def view_of(source: Pictures, pool: int, pca: int | None = None) -> View:
 
 
 def mean_pooled(images: Images, pool: int) -> Images:
-    """Means over squares of pool x pool pixels."""
+    """Return means over squares of pool x pool pixels."""
     *front, height, width = images.shape
     squares = images.reshape(*front, height // pool, pool, width // pool, pool)
     return images if pool == 1 else squares.mean((-3, -1), dtype=images.dtype)
 
 
 def principal_axes(flat: npt.NDArray[np.float64], count: int) -> Axes:
-    """The leading axes of samples (n, pixels), each turned so that its largest entry is positive."""
+    """Return the leading axes of samples (n, pixels), each turned so that its largest entry is positive."""
     most = min(flat.shape)
     if count > most:
         raise ConfigError(f"pca must be at most {most}, the images and pixels there are; got {count}")
@@ -118,6 +118,6 @@ def principal_axes(flat: npt.NDArray[np.float64], count: int) -> Axes:
 
 
 def standard_colours(images: Images) -> Images:
-    """Each colour with mean 0 and deviation 1 over the training pixels of CIFAR-10."""
+    """Return each colour with mean 0 and deviation 1 over the training pixels of CIFAR-10."""
     mean, sd = (np.array(v, np.float32).reshape(3, 1, 1) for v in (CIFAR_MEAN, CIFAR_SD))
     return (images - mean) / sd

@@ -1,0 +1,73 @@
+"""A check whether the labelled samples of a new client fit any model of a run.
+
+A new client is placed with the model of least loss, and its certainty compares the models with each other. Neither says
+whether even the best model fits: a target in another unit, exchanged labels or a group that the training never saw make
+the placement meaningless and the certainty high.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+TIMES, TIMES_A_SAMPLE = 4.0, 20.0
+"""Largest ratio of squared errors to the usual ones for n samples: `TIMES + TIMES_A_SAMPLE / n`."""
+LEAST_LOSS, ERRORS = 0.3, 4.0
+"""A log loss is too large `ERRORS` standard errors above the usual one; a sample deviates by the usual loss, or by
+`LEAST_LOSS` if that is more."""
+MISFIT = "the labelled samples fit no cluster"
+"""First words of the warning."""
+CHANCE = 1.2
+"""A log loss is too large only if it is this many times that of a guess among all classes."""
+
+
+@dataclass(frozen=True)
+class UsualLoss:
+    """Loss of the models on the clients that trained.
+
+    Args:
+        mean: Mean loss over the samples of all clients.
+        classes: Number of classes; None where numbers are predicted.
+    """
+
+    mean: float
+    classes: int | None
+
+    @classmethod
+    def of(cls, losses: Sequence[float | None], sizes: Sequence[int], classes: int | None) -> UsualLoss:
+        """Return the usual loss.
+
+        Args:
+            losses: Mean loss of each client's own model on its data; None where it is not known.
+            sizes: Number of samples of each client.
+            classes: Number of classes; None where numbers are predicted.
+        """
+        known = [(loss, n) for loss, n in zip(losses, sizes, strict=True) if loss is not None and math.isfinite(loss)]
+        total = sum(n for _, n in known)
+        return cls(sum(loss * n for loss, n in known) / total if total else math.inf, classes)
+
+    def limit(self, samples: int) -> float:
+        """Return the mean loss beyond which this number of samples does not fit a model."""
+        if self.classes is None:
+            return self.mean * (TIMES + TIMES_A_SAMPLE / samples)
+        above = self.mean + ERRORS * max(self.mean, LEAST_LOSS) / math.sqrt(samples)
+        return max(above, CHANCE * math.log(self.classes))
+
+    def misfit(self, losses: npt.NDArray[np.float64]) -> str:
+        """Return in words that labelled samples fit no model; empty if they fit one.
+
+        Args:
+            losses: Loss of each model on each sample, (K, n).
+        """
+        best, samples = float(losses.mean(axis=1).min()), losses.shape[1]
+        if not best > self.limit(samples):
+            return ""
+        return (
+            f"{MISFIT}: their mean loss is {best:.3g} with the best model, but "
+            f"{self.mean:.3g} for the clients that trained, so that cluster, certainty and predictions mean little; "
+            "check units and labels, or train again with such clients"
+        )
