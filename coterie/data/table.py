@@ -297,7 +297,7 @@ class OpenTable:
         )
 
     def _filled(self, schema: Schema) -> _Filled:
-        """Column by column into place, so that beside the result there is one column in memory."""
+        """Fill column by column, so that memory holds one column in addition to the result."""
         kept, aside = self.parts.train, self.parts.held_out
         d = len(schema.feature_names)
         train, test = np.empty((len(kept), d)), np.empty((len(aside), d))

@@ -144,7 +144,7 @@ def _refuse_silence(reply: Reply, asked: int) -> None:
 
 
 def _dense(found: Slotted, name: str, K: int) -> Floats:
-    """Return all K slots of a sum, or of the number of clients behind it; zero where nobody contributed."""
+    """Return all K slots of a sum, or of the number of clients behind it; zero where no client contributed."""
     values = (found.counts if name == "clients" else found.arrays[name]).numpy()
     dense = np.zeros((K, *values.shape[1:]))
     dense[found.slots.numpy()] = values

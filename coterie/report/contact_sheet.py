@@ -25,8 +25,8 @@ Pixels = npt.NDArray[np.uint8]
 def contact_sheet(dataset: FederatedDataset, *, clients: int = 12, images: int = 8) -> str:
     """Return an SVG file: the first `clients` clients, one a row, with their first `images` training images.
 
-    Below each image stands its label as this client has it, beside the row the client, its true group and what was
-    done to its data. Pixels are scaled to the range of those shown, every colour by itself.
+    Below each image is its label for this client; next to the row are the client, its true group and the changes of
+    its data. Pixels are scaled to the range of those shown, every colour by itself.
     """
     shown = min(clients, len(dataset.clients))
     rows = [_first_images(dataset, client, images) for client in range(shown)]
@@ -90,7 +90,7 @@ def _row(dataset: FederatedDataset, client: int, pixels: Pixels, top: float, sid
 
 
 def _facts(dataset: FederatedDataset, client: int) -> list[str]:
-    """Return the text beside a row."""
+    """Return the text next to a row."""
     facts = [dataset.clients[client]]
     if dataset.truth is not None and dataset.group_names:
         facts.append(dataset.group_names[dataset.truth[client]])

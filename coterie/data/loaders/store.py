@@ -30,7 +30,7 @@ class Content(Protocol):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts of samples, clients and classes, for the facts beside the file."""
+        """Counts of samples, clients and classes, for the file of facts."""
         ...
 
     @property
