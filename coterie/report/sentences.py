@@ -79,7 +79,7 @@ def _groups(main: MethodRuns) -> str:
 
 
 def _alternatives(found: Comparison) -> str:
-    """Return the comparison with models that were fitted in addition to the run, in words; empty where there are none."""
+    """Return the comparison with models fitted in addition to the run, in words; empty if there are none."""
     alternatives = worth.baselines_of(found.main.first)
     return worth.headline(alternatives) if alternatives is not None and _several(found.main) else ""
 
