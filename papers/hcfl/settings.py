@@ -14,7 +14,7 @@ RANDOM_STARTS = ("fedem", "fedrc", "fedgmm", "fesem")
 def of_the_paper(method: str, options: Mapping[str, object]) -> dict[str, object]:
     """Return the options of a run with the paper's settings filled in.
 
-    These are averaging over all clients, random first models and no grace period.
+    These are heads before the body, averaging over all clients, random first models and no grace period.
     """
     filled: dict[str, object] = {}
     backbone = options.get("backbone", "fedrc" if method.startswith("hcfl") else method)
@@ -25,5 +25,5 @@ def of_the_paper(method: str, options: Mapping[str, object]) -> dict[str, object
     if method.startswith("hcfl"):
         filled["backbone"] = backbone
     if method == "hcfl+":
-        filled |= {"rho": 0.3, "grace": 0}
+        filled |= {"rho": 0.3, "grace": 0, "order": "heads-first"}
     return filled | dict(options)

@@ -75,7 +75,7 @@ OF_THE_PAPERS = {
     "icfl": {"alpha0": 0.85},
     "hcfl": {"backbone": "fedrc", "averaging": "all", "eps1": 0.4, "eps2": 1.6},
     "hcfl-split": {"backbone": "fedrc", "averaging": "all", "eps1": 0.4, "eps2": 1.6},
-    "hcfl+": {"backbone": "fedrc", "averaging": "all", "rho": 0.3, "grace": 0},
+    "hcfl+": {"backbone": "fedrc", "averaging": "all", "rho": 0.3, "grace": 0, "order": "heads-first"},
 }
 """Settings of the papers, which were the defaults when the file was written."""
 SOLVING = ("odcl", "one-shot", "local-erm", "naive-averaging", "oracle-averaging", "cluster-oracle")

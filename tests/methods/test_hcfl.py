@@ -99,7 +99,7 @@ def test_hcfl_plus_against_a_plain_loop(backbone: str, mu: float):
     data = small_federation("mlp")
     rho = 0.1
     options = {"backbone": backbone, "mu": mu, "rho": rho, "max_clusters": 4, "averaging": "all", "grace": 0}
-    first, result = run(data, "hcfl+", "mlp:hidden=6", **options)
+    first, result = run(data, "hcfl+", "mlp:hidden=6", order="heads-first", **options)
     clients = clients_of(data)
     order = np.argsort(hash_ids(data.clients))
     body = {n: first[0][n] for n in ("layer0.weight", "layer0.bias")}

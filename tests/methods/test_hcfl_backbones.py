@@ -144,7 +144,7 @@ def test_hard_clients_against_a_plain_loop(share: float):
         "grace": 0,
         "rounds": 5,  # a later one ends the run, since the training diverges
     }
-    first, result = run(data, "hcfl+", "mlp:hidden=6", **options)
+    first, result = run(data, "hcfl+", "mlp:hidden=6", order="heads-first", **options)
     plain, grown = Plain(data, first, share, 0.1, 7), []
     may_be: list[set[int]] = [set() for _ in plain.clients]  # cluster that each client keeps
     for t in range(5):
@@ -190,7 +190,7 @@ def test_personal_heads_against_a_plain_loop(share: float):
     data = small_federation("mlp")
     lam, rho = 0.4, 0.1
     options = {"backbone": "fedsoft", "lam": lam, "rho": rho, "max_clusters": 4, "participation": share, "grace": 0}
-    first, result = run(data, "hcfl+", "mlp:hidden=6", **options)
+    first, result = run(data, "hcfl+", "mlp:hidden=6", order="heads-first", **options)
     plain, grown = Plain(data, first, share, rho, 4), []
     wt = [np.ones(1) for _ in plain.clients]
     own: dict[int, Model] = {}
@@ -317,10 +317,10 @@ NEVER_SPLIT = {"hcfl+": {"rho": 1e9, "remove": False}, "hcfl": {"warmup": 99}}
 @pytest.mark.parametrize(
     ("method", "backbone", "other", "options"),
     [
-        ("hcfl", "fesem", "fesem", {}),
+        ("hcfl", "fesem", "fesem", {"init": "random"}),
         ("hcfl", "fedsoft", "fedsoft", {}),
-        ("hcfl+", "fesem", "tiered", {"assignment": "nearest-parameters", "shared": "body", "order": "heads-first"}),
-        ("hcfl+", "fedsoft", "tiered", {"assignment": "personal-em", "shared": "body", "order": "heads-first"}),
+        ("hcfl+", "fesem", "tiered", {"assignment": "nearest-parameters", "shared": "body"}),
+        ("hcfl+", "fedsoft", "tiered", {"assignment": "personal-em", "shared": "body"}),
     ],
 )
 def test_a_method_without_splits_equals_its_backbone(

@@ -90,7 +90,7 @@ BY_NORM = Tiered(assignment=Assigned(), procedure=(SplitByNorm(10.0, 0.0, warmup
         ),
         (
             "hcfl+",
-            {"backbone": "fedrc", "rho": 0.05, "clusters": 1},
+            {"backbone": "fedrc", "rho": 0.05, "clusters": 1, "order": "heads-first"},
             Tiered(
                 objective=Ratio(),
                 assignment=EMMixture(mu=0.4),
