@@ -22,6 +22,8 @@ PRIOR_SAMPLES = 20.0
 """Number of samples that the common noise variance counts for in the noise variance of a client."""
 DECISIVE = 6.0
 """Difference of criteria from which one model is preferred to another; about 20 to 1."""
+LEAST_SPREAD, MOST_SPREAD = 1e-6, 25.0
+"""Bounds of the variances between clients, relative to the noise of a sample, of the priors of posterior modes."""
 GAP = 3.0
 """Distance of two groups in standard deviations of the spread inside, from which they are groups; two normal
 distributions of equal size have two modes from 2 on."""
@@ -45,37 +47,41 @@ class Differences:
 
 
 def ask_differences(session: Session, pooled: Pooled, scores: Scores) -> Differences:
-    """Return the evidence about each client's difference from the pooled model; one exchange, two for classes.
+    """Return the evidence about each client's difference from the pooled model; one exchange, three for classes.
 
-    The log likelihood of classes is not quadratic. It is expanded at the pooled model first, and then again where that
-    puts each client, shrunken to the others: large clients near their own optimum, small ones near the pooled model.
+    The log likelihood of classes is not quadratic. It is expanded at the pooled model first, which says how much the
+    clients differ, and then at the posterior mode of each client for a smooth spread of this size, twice. At a mode
+    the expansion is that of Laplace's approximation, however far it is from the pooled model.
 
     Raises:
         TrainingError: if no client answers.
     """
     directions = main_directions(scores, pooled.samples)
-    found = _expanded(session, pooled, directions, np.zeros((len(session.asked), directions.shape[1])))
+    found = _expanded(session, pooled, directions, None)
     if pooled.classes is None:
         return found
     random = generator(key_for(0, Purpose.DIAGNOSIS, 3))
-    smooth = fit_spread(found.evidence, fit_points(found.evidence, 1, None, random), common=False)
-    return _expanded(session, pooled, directions, posterior_means(found.evidence, smooth.variances))
+    for _ in range(2):
+        smooth = fit_spread(found.evidence, fit_points(found.evidence, 1, None, random), common=False)
+        variances = torch.from_numpy(smooth.variances).clamp(LEAST_SPREAD, MOST_SPREAD)
+        found = _expanded(session, pooled, directions, 1 / variances)
+    return found
 
 
 def posterior_means(evidence: Evidence, variances: Floats) -> Floats:
     """Return each client's difference, shrunken as a smooth spread with these variances suggests, (m, r)."""
-    _, _, covariance = evidence.spread_by(np.maximum(variances, 1e-6))
+    _, _, covariance = evidence.spread_by(np.maximum(variances, LEAST_SPREAD))
     return np.asarray(np.einsum("mrs,ms->mr", covariance, evidence.score))
 
 
-def _expanded(session: Session, pooled: Pooled, directions: Tensor, at: Floats) -> Differences:
-    """Return the evidence from expansions at the differences `at` (m, r) of the clients that are asked."""
-    before, sent = session.asked, torch.from_numpy(at) @ directions.T
+def _expanded(session: Session, pooled: Pooled, directions: Tensor, precision: Tensor | None) -> Differences:
+    """Return the evidence from expansions at the pooled model, or at posterior modes for priors of this precision."""
     common = {**model_arrays(pooled), "directions": directions}
-    rows = session.ask(ScoreRows(), common, pooled.scalars, {"own": sent}).rows
-    kept = at[np.isin(before, session.asked)]
-    information = rows["information"].numpy()
-    raw = Evidence(rows["score"].numpy() + np.einsum("mrs,ms->mr", information, kept), information)
+    if precision is not None:
+        common["precision"] = precision
+    rows = session.ask(ScoreRows(modes=precision is not None), common, pooled.scalars).rows
+    information, change = rows["information"].numpy(), rows["change"].numpy()
+    raw = Evidence(rows["score"].numpy() + np.einsum("mrs,ms->mr", information, change), information)
     sizes = session.sizes.astype(np.float64)
     noises, noise = np.ones(len(sizes)), 1.0
     if pooled.classes is None:

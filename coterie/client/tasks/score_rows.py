@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from coterie.client.aspects import Aspect, own_model, sample_blocks
+from coterie.client.aspects import sample_blocks
 from coterie.client.group import ClientGroup
+from coterie.client.own_models import NearbyModels
 from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
@@ -21,36 +21,34 @@ from coterie.core.task import Task
 class ScoreRows(Task):
     """Rows `score` (r,), `information` (r, r) and `meat` (r, r) of each client along `directions` (p, r), and `rss`.
 
-    They are those of the pooled model, for client i with its coefficients changed by `own` (p,). `rss` is the sum of
-    the squared residuals. The rows of a client with very few samples reveal much of them.
+    They are computed at the pooled model plus `change` (r,), a row as well: 0, or the client's posterior mode for a
+    normal prior with the broadcast `precision` (r,). `rss` is the sum of the squared residuals. The rows of a client
+    with very few samples reveal much of them.
     """
 
+    modes: bool
+    """Whether the derivatives are those at posterior modes."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
-        shard, directions = clients.train, broadcast.common["directions"]
-        r = directions.shape[1]
+        shard, r = clients.train, broadcast.common["directions"].shape[1]
         rows = {name: torch.zeros(len(shard), r, r, dtype=torch.float64) for name in ("information", "meat")}
-        rows |= {"score": torch.zeros(len(shard), r).double(), "rss": torch.zeros(len(shard)).double()}
+        rows |= {name: torch.zeros(len(shard), r, dtype=torch.float64) for name in ("score", "change")}
+        rows["rss"] = torch.zeros(len(shard), dtype=torch.float64)
         for samples in sample_blocks(shard, broadcast):
             places = torch.from_numpy(samples.block.positions)
-            aspect = own_model(samples, broadcast, broadcast.each["own"][places])
-            along = aspect.scores @ directions
-            rows["score"][places] = along.sum(dim=1)
-            rows["meat"][places] = along.transpose(1, 2) @ along
-            rows["information"][places] = _information(aspect, directions)
-            rows["rss"][places] = aspect.residual.pow(2).sum(dim=(1, 2))
+            models = NearbyModels.of(samples, broadcast)
+            if self.modes:
+                rows["change"][places] = models.posterior_modes(broadcast.common["precision"], samples.valid)
+            change = rows["change"][places]
+            score, rows["information"][places] = models.derivatives(change, samples.valid)
+            rows["score"][places] = score.sum(dim=1)
+            rows["meat"][places] = score.transpose(1, 2) @ score
+            rows["rss"][places] = 2 * models.losses(change).sum(dim=1)
         return Reply(clients=shard.ids, rows=rows)
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
-        square = Spec((broadcast.common["directions"].shape[1],) * 2)
-        score = Spec(square.shape[:1])
-        return Expected(rows={"information": square, "meat": square, "rss": Spec((), low=0), "score": score})
-
-
-def _information(aspect: Aspect, directions: Tensor) -> Tensor:
-    """Return directions^T H_i directions of every client, (B, r, r)."""
-    if aspect.spread is not None:
-        return directions.T @ aspect.hessian @ directions
-    along = aspect.design @ directions  # a regression has one residual, so that k c = k
-    return along.transpose(1, 2) @ along
+        r = broadcast.common["directions"].shape[1]
+        square, vector = Spec((r, r)), Spec((r,))
+        rows = {"information": square, "meat": square, "rss": Spec((), low=0), "score": vector, "change": vector}
+        return Expected(rows=rows)
