@@ -200,12 +200,6 @@ def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Pro
     return Aspect(tested, residual, None)
 
 
-def own_model(samples: Samples, broadcast: Broadcast, change: Tensor) -> Aspect:
-    """Return the pooled model with the coefficients of each client changed by `change` (B, p)."""
-    design, model = samples.ones_and_z, broadcast.common["model"]
-    return Aspect(design, *residuals(samples, broadcast, design @ (model + change.reshape(-1, *model.shape))))
-
-
 # ---- scores and their pairs ----------------------------------------------------------------------------------
 
 
@@ -496,7 +490,7 @@ def signed(shard: Shard, broadcast: Broadcast, seed: int, draws: int) -> Iterato
         width = block.y.shape[1]
         count = max(1, SIGNS_AT_ONCE // (draws * max(width, SCORES)))
         for first in range(0, len(block.positions), count):
-            part = _part(block, slice(first, first + count))
+            part = part_of(block, slice(first, first + count))
             samples = samples_of(part, broadcast)
             drawn = np.zeros((len(part.positions), draws, width), dtype=np.float32)
             for b, (key, size) in enumerate(zip(part.keys, part.sizes.tolist(), strict=True)):
@@ -510,7 +504,8 @@ def _random_signs(key: int, draws: int, size: int) -> np.ndarray:
     return 1 - 2 * bits.reshape(draws, size).astype(np.float32)
 
 
-def _part(block: Block, rows: slice) -> Block:
+def part_of(block: Block, rows: slice) -> Block:
+    """Return some of the clients of a block."""
     mask = None if block.mask is None else block.mask[rows]
     return replace(
         block,

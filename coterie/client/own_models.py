@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.client.aspects import Samples, log_loss, on_cpu, residuals, samples_of
+from coterie.client.aspects import Samples, on_cpu, part_of, residuals, samples_of
 from coterie.core.blocks import cut
 from coterie.core.keys import Purpose, generator, keys_for_clients
 from coterie.core.messages import Broadcast
@@ -19,40 +19,52 @@ FOLDS = 5
 NEWTON_STEPS = 12
 """Most Newton steps to a posterior mode."""
 HALVINGS = 6
-"""Most times that the length of a Newton step is divided by 4 until the objective grows."""
+"""Most times that the length of a Newton step is divided by 4 until the objective does not increase."""
 SETTLED = 1e-3
 """Length of a Newton step that is the last; the error is about its square."""
+NUMBERS_AT_ONCE = 4_000_000
+"""Number of entries of the Jacobian that are held at once."""
 
 
 @dataclass(frozen=True)
 class NearbyModels:
-    """The pooled model plus a change along a few directions, on the samples of a block."""
+    """The pooled model plus a change along a few directions, on the samples of a block.
+
+    The outputs are the logits of C classes, or the residual of a regression with C = 1.
+    """
 
     samples: Samples
-    broadcast: Broadcast
     base: Tensor
-    """Linear predictor of the pooled model, (B, n, c)."""
+    """Outputs of the pooled model, (B, n, C)."""
     jacobian: Tensor
-    """Derivative of the linear predictor by the change, (B, n, c, r)."""
+    """Derivative of the outputs by the change, (B, n, C, r)."""
+    classes: bool
 
     @classmethod
     def of(cls, samples: Samples, broadcast: Broadcast) -> NearbyModels:
         """Return the models along `directions` (p, r) of a broadcast."""
-        design, model = samples.ones_and_z, broadcast.common["model"]
+        common = broadcast.common
+        design, model = samples.ones_and_z, common["model"]
         k, c = model.shape
-        along = broadcast.common["directions"].reshape(k, -1)  # row-major in (c, r)
-        return cls(samples, broadcast, design @ model, (design @ along).unflatten(2, (c, -1)))
+        along = common["directions"].reshape(k, c, -1)
+        if "contrast" not in common:
+            residual, _ = residuals(samples, broadcast, design @ model)
+            return cls(samples, residual, -(design @ along[:, 0])[:, :, None], False)
+        contrast = common["contrast"]
+        along = torch.einsum("kcr,cl->klr", along, contrast)
+        jacobian = (design @ along.flatten(1)).unflatten(2, along.shape[1:])
+        return cls(samples, design @ model @ contrast + common["absent"], jacobian, True)
 
-    def _predictor(self, change: Tensor) -> Tensor:
-        return self.base + torch.einsum("bncr,br->bnc", self.jacobian, change)
+    def _outputs(self, change: Tensor) -> Tensor:
+        return self.base + (self.jacobian @ change[:, None, :, None])[..., 0]
 
     def losses(self, change: Tensor) -> Tensor:
         """Return the loss of every sample with changes (B, r), (B, n): log loss, or half the squared residual."""
-        predictor = self._predictor(change)
-        if "contrast" in self.broadcast.common:
-            return log_loss(self.samples, self.broadcast, predictor)
-        residual, _ = residuals(self.samples, self.broadcast, predictor)
-        return residual[..., 0].pow(2) / 2
+        outputs = self._outputs(change)
+        if not self.classes:
+            return outputs[..., 0].pow(2) / 2
+        right = outputs.gather(2, self.samples.block.y[..., None])[..., 0]
+        return (torch.logsumexp(outputs, dim=2) - right) * self.samples.valid
 
     def derivatives(self, change: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         """Return minus the gradient of the loss of every sample (B, n, r), and the sum of the Hessians (B, r, r).
@@ -61,16 +73,21 @@ class NearbyModels:
             change: Changes, (B, r).
             kept: 1 for samples that count, else 0, (B, n).
         """
-        residual, spread = residuals(self.samples, self.broadcast, self._predictor(change))
-        jacobian = self.jacobian * kept[..., None, None]
-        bent = self.jacobian if spread is None else spread @ self.jacobian
-        score = (residual[..., None] * jacobian).sum(dim=2)
-        return score, jacobian.flatten(1, 2).transpose(1, 2) @ bent.flatten(1, 2)
+        outputs = self._outputs(change)
+        if not self.classes:
+            row = self.jacobian[:, :, 0] * kept[..., None]
+            return -outputs * row, row.transpose(1, 2) @ row
+        p = torch.softmax(outputs, dim=2) * kept[..., None]
+        mean = (p[..., None, :] @ self.jacobian)[..., 0, :]
+        weighted = (self.jacobian * p[..., None]).flatten(1, 2)
+        hessian = self.jacobian.flatten(1, 2).transpose(1, 2) @ weighted - mean.transpose(1, 2) @ mean
+        index = self.samples.block.y[..., None, None].expand(-1, -1, 1, self.jacobian.shape[3])
+        return self.jacobian.gather(2, index)[:, :, 0] * kept[..., None] - mean, hessian
 
     def posterior_modes(self, precision: Tensor, kept: Tensor) -> Tensor:
-        """Return the change (B, r) with the greatest likelihood times normal prior, for each client.
+        """Return the change (B, r) with the largest product of likelihood and normal prior, for each client.
 
-        Newton steps whose length is reduced until the objective does not decrease.
+        Newton steps whose length is reduced until the objective does not increase.
 
         Args:
             precision: Precision of the prior along each direction, (r,).
@@ -91,10 +108,9 @@ class NearbyModels:
                 if not bool(worse.any()):
                     break
                 step = torch.where(worse[:, None], step / 4, step)
-            better = tried <= value + 1e-9 * value.abs()
-            change = torch.where(better[:, None], change + step, change)
-            value = torch.where(better, tried, value)
-            if float((step.norm(dim=1) * better).max()) < SETTLED:
+            step = torch.where(worse[:, None], 0, step)
+            change, value = change + step, torch.where(worse, value, tried)
+            if float(step.norm(dim=1).max()) < SETTLED:
                 break
         return change
 
@@ -105,15 +121,20 @@ def newton_step(score: Tensor, hessian: Tensor, change: Tensor, precision: Tenso
     return step[..., 0]
 
 
-def folded(shard: Shard, broadcast: Broadcast, seed: int) -> Iterator[tuple[Samples, Tensor]]:
+def nearby_models(shard: Shard, broadcast: Broadcast, seed: int = 0) -> Iterator[tuple[NearbyModels, Tensor]]:
     """Yield the clients of a shard in blocks, with the fold of every sample, (B, n); -1 where padded.
 
     The samples of each client are dealt to the folds in an order that depends on the seed and the client's id.
     """
     keys = keys_for_clients(seed, Purpose.DIAGNOSIS, 1, shard.hashes)
+    outputs = broadcast.common["contrast"].shape[1] if "contrast" in broadcast.common else 1
+    size = outputs * broadcast.common["directions"].shape[1]
     for block in cut(on_cpu(shard), keys, 0):
-        samples = samples_of(block, broadcast)
-        fold = torch.full(samples.valid.shape, -1)
-        for b, (key, size) in enumerate(zip(block.keys, block.sizes.tolist(), strict=True)):
-            fold[b, :size] = torch.from_numpy(generator(int(key)).permutation(size) % FOLDS)
-        yield samples, fold
+        width = block.y.shape[1]
+        count = max(1, NUMBERS_AT_ONCE // (width * size))
+        for first in range(0, len(block.positions), count):
+            part = part_of(block, slice(first, first + count))
+            fold = torch.full(part.y.shape, -1)
+            for b, (key, samples) in enumerate(zip(part.keys, part.sizes.tolist(), strict=True)):
+                fold[b, :samples] = torch.from_numpy(generator(int(key)).permutation(samples) % FOLDS)
+            yield NearbyModels.of(samples_of(part, broadcast), broadcast), fold

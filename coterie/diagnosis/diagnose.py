@@ -10,13 +10,14 @@ import torch
 from coterie.client.group import ClientGroup
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.federation import Federation
-from coterie.diagnosis.advice import recommend
+from coterie.diagnosis.advice import Learned, recommend
 from coterie.diagnosis.consequences import client_rows, find_gain, find_power
+from coterie.diagnosis.held_out import cross_validate
 from coterie.diagnosis.pooled import Pooled, pooled_fit
 from coterie.diagnosis.session import Session
 from coterie.diagnosis.shift import ask_scores, find_shift, model_differs
 from coterie.diagnosis.structure import ask_differences, find_structure
-from coterie.diagnosis.values import Cost, DataFacts, Diagnosis, Structure
+from coterie.diagnosis.values import Cost, DataFacts, Diagnosis
 from coterie.engines.remote import RemoteClients
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
@@ -26,8 +27,6 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.settings import RunSettings
 
 FEWEST_CLIENTS = 4
-SMALL_GROUP, LARGER = 2, 2
-"""A group of at most 2 clients is remarked on where the largest has more than twice as many."""
 
 
 def diagnose(data: ClientDirectory, *, seed: int = 0) -> Diagnosis:
@@ -81,9 +80,8 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -
     differences = ask_differences(session, pooled, scores)
     found = find_structure(differences, model_differs(shift), seed)
     power = find_power(found, differences, pooled, shift.model.unit)
-    gain = find_gain(found, differences, scores, pooled, seed)
-    sizes = session.sizes.astype(np.float64)
-    clients = client_rows(session.ids, found, differences, pooled, sizes)
+    clients = client_rows(session.ids, found, differences, pooled, session.sizes.astype(np.float64))
+    gain = find_gain(cross_validate(session, pooled, differences, found, seed), found, scores, pooled, seed)
     return Diagnosis(
         facts=_facts(data, pooled, session),
         shift=shift,
@@ -91,8 +89,8 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -
         power=power,
         gain=gain,
         clients=clients,
-        recommendation=recommend(shift, found.structure, power, gain, data.profile.classes is None),
-        warnings=_warnings(pooled, found.structure, session),
+        recommendation=recommend(shift, found.structure, power, gain, _learned(pooled)),
+        warnings=_warnings(pooled, session),
         cost=Cost(session.exchanges, session.bytes_up, session.bytes_down, time.perf_counter() - began),
         seed=seed,
     )
@@ -110,6 +108,13 @@ def federation_of(data: ClientDirectory, seed: int) -> Federation:
         )
     group = ClientGroup.of(data, learner, torch.float64, torch.device("cpu"), None, seed, keeps=False)
     return Simulated(group)
+
+
+def _learned(pooled: Pooled) -> Learned:
+    """Return what kind of model suits the data."""
+    if pooled.classes is None:
+        return "regression"
+    return "network" if pooled.summarised else "logistic"
 
 
 def _facts(data: ClientDirectory, pooled: Pooled, session: Session) -> DataFacts:
@@ -131,7 +136,7 @@ def _facts(data: ClientDirectory, pooled: Pooled, session: Session) -> DataFacts
     )
 
 
-def _warnings(pooled: Pooled, structure: Structure, session: Session) -> tuple[str, ...]:
+def _warnings(pooled: Pooled, session: Session) -> tuple[str, ...]:
     found = []
     perfect = PERFECT_LOSS if pooled.classes is not None else 1 - PERFECT_R2
     if pooled.score < perfect * pooled.null_score:
@@ -146,13 +151,6 @@ def _warnings(pooled: Pooled, structure: Structure, session: Session) -> tuple[s
         found.append(
             f"The {pooled.summarised} features were summarised by {pooled.components} principal components; "
             "differences in other directions are not seen."
-        )
-    small = [size for size in structure.sizes if size <= SMALL_GROUP]
-    if small and max(structure.sizes) > LARGER * SMALL_GROUP:
-        groups = "1 group has" if len(small) == 1 else f"{len(small)} groups have"
-        found.append(
-            f"{groups} no more than {SMALL_GROUP} clients: these may be single clients that deviate rather than "
-            "groups, and the expected gain may rest on them. Compare with fewer clusters."
         )
     few = int((session.sizes < 2).sum())
     if few:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.client.tasks import ScoreRows
 from coterie.core.keys import Purpose, generator, key_for
+from coterie.core.shard import Positions
 from coterie.diagnosis.mixture import Evidence, Mixture, fit_points, fit_spread
 from coterie.diagnosis.pooled import Pooled, model_arrays
 from coterie.diagnosis.session import Floats, Session
@@ -17,7 +18,9 @@ from coterie.diagnosis.shift import Scores
 from coterie.diagnosis.values import Candidate, Structure, StructureKind
 
 MOST_DIRECTIONS = 24
-MOST_CLUSTERS = 8
+MOST_CLUSTERS = 12
+SMALLEST_GROUP = 3
+"""Clients of the smallest group; fewer if there are fewer than 12 clients."""
 PRIOR_SAMPLES = 20.0
 """Number of samples that the common noise variance counts for in the noise variance of a client."""
 DECISIVE = 6.0
@@ -137,6 +140,8 @@ class Found:
     """Groups if there are any, sorted by size; otherwise one centre with the spread of the clients."""
     continuum: Mixture
     """One centre with a smooth spread, from which the map of the clients is drawn."""
+    groups: Mixture | None
+    """The best groups, whether or not a smooth spread is better; None if no differences or no groups were found."""
 
 
 def find_structure(differences: Differences, rejects: bool, seed: int) -> Found:
@@ -156,18 +161,19 @@ def find_structure(differences: Differences, rejects: bool, seed: int) -> Found:
             break
     continuum = min((fit_spread(evidence, points[0], common) for common in (True, False)), key=_criterion)
     best = _with_spread(evidence, points)
-    kind, chosen = _decision(points[0], best, continuum, rejects)
+    groups = _best_groups(best) if rejects else None
+    kind, chosen = _decision(points[0], groups, continuum, rejects)
     chosen = sort_groups(chosen)
-    groups = np.bincount(chosen.memberships.argmax(axis=1), minlength=chosen.clusters)
+    sizes = _sizes(chosen).tolist()
     structure = Structure(
         kind,
         chosen.clusters if kind == "groups" else None,
         tuple(Candidate(mixture.clusters, mixture.criterion) for mixture in best),
         continuum.criterion,
-        tuple(groups.tolist()) if kind == "groups" else (),
-        _sentence(kind, groups.tolist()),
+        tuple(sizes) if kind == "groups" else (),
+        _sentence(kind, sizes),
     )
-    return Found(structure, chosen, continuum)
+    return Found(structure, chosen, continuum, groups)
 
 
 def _criterion(mixture: Mixture) -> float:
@@ -188,8 +194,24 @@ def _with_spread(evidence: Evidence, points: list[Mixture]) -> list[Mixture]:
     return found
 
 
-def _decision(one: Mixture, best: list[Mixture], continuum: Mixture, rejects: bool) -> tuple[StructureKind, Mixture]:
-    groups = min((mixture for mixture in best if mixture.clusters > 1), key=_criterion, default=None)
+def _best_groups(best: list[Mixture]) -> Mixture | None:
+    """Return the best mixture whose groups all have enough clients; None if there is none.
+
+    One or two clients that differ from all others are no group: nothing tells whether others would join them.
+    """
+    least = min(SMALLEST_GROUP, max(1, len(best[0].memberships) // 4))
+    large = (mixture for mixture in best if mixture.clusters > 1 and _sizes(mixture).min() >= least)
+    return min(large, key=_criterion, default=None)
+
+
+def _sizes(mixture: Mixture) -> Positions:
+    """Return the number of clients of each group, (K,)."""
+    return np.bincount(mixture.memberships.argmax(axis=1), minlength=mixture.clusters)
+
+
+def _decision(
+    one: Mixture, groups: Mixture | None, continuum: Mixture, rejects: bool
+) -> tuple[StructureKind, Mixture]:
     if not rejects:
         return "one", one
     if groups is not None and groups.criterion < min(continuum.criterion, one.criterion) - DECISIVE:
@@ -216,8 +238,7 @@ def pair_distances(centres: Floats) -> Floats:
 
 def sort_groups(mixture: Mixture) -> Mixture:
     """Return the mixture with the group of the most clients first."""
-    counts = np.bincount(mixture.memberships.argmax(axis=1), minlength=mixture.clusters)
-    order = np.argsort(-counts, kind="stable")
+    order = np.argsort(-_sizes(mixture), kind="stable")
     return Mixture(
         mixture.centres[order],
         mixture.shares[order],

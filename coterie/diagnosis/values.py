@@ -114,18 +114,23 @@ class Power:
 class Gain:
     """Expected gain of one model per group, as a decrease of the loss on new samples of the same clients.
 
-    The unit is that of the score: mean squared error of a regression, log loss of a classification.
+    It is measured by cross-validation inside the clients. The unit is that of the score: mean squared error of a
+    regression, log loss of a classification.
     """
 
     unit: str
     one_model: float
     """Expected loss of one model for all clients."""
     over_one: Estimate
-    """Expected loss of one model minus that of clusters."""
+    """Expected loss of one model minus that of groups; 0 if no groups were tried."""
     over_local: Estimate
-    """Expected loss of local models minus that of clusters."""
+    """Expected loss of local models minus that of groups, or minus that of one model if no groups were tried."""
     most_over_one: float
     """Upper bound of the gain of any personalisation over one model, with 95 % confidence."""
+    clusters: int | None = None
+    """Number of groups that were tried; None if no differences were found."""
+    personal: Estimate | None = None
+    """Expected loss of one model minus that of a model for each client that is shrunken to the pooled model."""
 
 
 @dataclass(frozen=True)

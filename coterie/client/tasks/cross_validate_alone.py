@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from coterie.client.group import ClientGroup
-from coterie.client.own_models import FOLDS, NearbyModels, folded
+from coterie.client.own_models import FOLDS, nearby_models
 from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
@@ -29,13 +29,12 @@ class CrossValidateAlone(Task):
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         shard = clients.train
         losses = torch.zeros(len(shard), dtype=torch.float64)
-        for samples, fold in folded(shard, broadcast, self.seed):
-            places = torch.from_numpy(samples.block.positions)
-            nearby = NearbyModels.of(samples, broadcast)
+        for nearby, fold in nearby_models(shard, broadcast, self.seed):
+            places, valid = torch.from_numpy(nearby.samples.block.positions), nearby.samples.valid
             for left_out in range(FOLDS):
-                kept = samples.valid * (fold != left_out)
+                kept = valid * (fold != left_out)
                 own = nearby.posterior_modes(broadcast.common["precision"], kept)
-                losses[places] += (nearby.losses(own) * (samples.valid - kept)).sum(dim=1)
+                losses[places] += (nearby.losses(own) * (valid - kept)).sum(dim=1)
         return Reply(clients=shard.ids, rows={"losses": losses})
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:

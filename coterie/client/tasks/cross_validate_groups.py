@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from coterie.client.group import ClientGroup
-from coterie.client.own_models import FOLDS, NearbyModels, folded
+from coterie.client.own_models import FOLDS, nearby_models
 from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
@@ -38,13 +38,12 @@ class CrossValidateGroups(Task):
             "score": torch.zeros(FOLDS, models, r, dtype=torch.float64),
             "hessian": torch.zeros(FOLDS, models, r, r, dtype=torch.float64),
         }
-        for samples, fold in folded(shard, broadcast, self.seed):
-            places = torch.from_numpy(samples.block.positions)
-            nearby = NearbyModels.of(samples, broadcast)
+        for nearby, fold in nearby_models(shard, broadcast, self.seed):
+            places, valid = torch.from_numpy(nearby.samples.block.positions), nearby.samples.valid
             for left_out in range(FOLDS):
-                kept = samples.valid * (fold != left_out)
+                kept = valid * (fold != left_out)
                 each = torch.stack([nearby.losses(change.expand(len(fold), -1)) for change in changes[left_out]])
-                fit, missed = (each * kept).sum(dim=2), (each * (samples.valid - kept)).sum(dim=2)
+                fit, missed = (each * kept).sum(dim=2), (each * (valid - kept)).sum(dim=2)
                 first = 0
                 for index, number in enumerate(self.numbers):
                     chosen = first + fit[first : first + number].argmin(dim=0)

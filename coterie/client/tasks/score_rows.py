@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from coterie.client.aspects import sample_blocks
 from coterie.client.group import ClientGroup
-from coterie.client.own_models import NearbyModels
+from coterie.client.own_models import nearby_models
 from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
@@ -22,7 +21,8 @@ class ScoreRows(Task):
     """Rows `score` (r,), `information` (r, r) and `meat` (r, r) of each client along `directions` (p, r), and `rss`.
 
     They are computed at the pooled model plus `change` (r,), a row as well: 0, or the client's posterior mode for a
-    normal prior with the broadcast `precision` (r,). `rss` is the sum of the squared residuals. The rows of a client
+    normal prior with the broadcast `precision` (r,). `rss` is twice the loss: the sum of the squared
+    residuals of a regression. The rows of a client
     with very few samples reveal much of them.
     """
 
@@ -35,13 +35,12 @@ class ScoreRows(Task):
         rows = {name: torch.zeros(len(shard), r, r, dtype=torch.float64) for name in ("information", "meat")}
         rows |= {name: torch.zeros(len(shard), r, dtype=torch.float64) for name in ("score", "change")}
         rows["rss"] = torch.zeros(len(shard), dtype=torch.float64)
-        for samples in sample_blocks(shard, broadcast):
-            places = torch.from_numpy(samples.block.positions)
-            models = NearbyModels.of(samples, broadcast)
+        for models, _ in nearby_models(shard, broadcast):
+            places, valid = torch.from_numpy(models.samples.block.positions), models.samples.valid
             if self.modes:
-                rows["change"][places] = models.posterior_modes(broadcast.common["precision"], samples.valid)
+                rows["change"][places] = models.posterior_modes(broadcast.common["precision"], valid)
             change = rows["change"][places]
-            score, rows["information"][places] = models.derivatives(change, samples.valid)
+            score, rows["information"][places] = models.derivatives(change, valid)
             rows["score"][places] = score.sum(dim=1)
             rows["meat"][places] = score.transpose(1, 2) @ score
             rows["rss"][places] = 2 * models.losses(change).sum(dim=1)
