@@ -14,7 +14,7 @@ from coterie.core.keys import Purpose, generator, keys_for_clients
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Shard
 
-FOLDS = 5
+FOLDS = 10
 """Number of parts into which the samples of every client are split for cross-validation."""
 NEWTON_STEPS = 12
 """Most Newton steps to a posterior mode."""

@@ -26,13 +26,14 @@ def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, lear
             "Only the frequency of the labels differs, which moves the intercept of each client: one model that every "
             "client fine-tunes adapts to that, and the slopes are learned from all clients."
         )
-    if structure.kind == "groups" and gain.over_one.low <= 0:
-        return _one_model(
-            f"The clients seem to form {structure.clusters} groups, but a model for each may gain nothing: the expected "
-            f"gain is {gain.over_one.value:.3g} {gain.unit}, between {gain.over_one.low:.3g} and {gain.over_one.high:.3g}."
-        )
     if learned == "network":
-        return _found_in_training(structure, gain)
+        return _found_in_training(structure)
+    if structure.kind == "groups" and gain.over_one.low <= 0:
+        expected = gain.over_one
+        return _one_model(
+            f"The clients seem to form {structure.clusters} groups, but a model for each may gain nothing: the "
+            f"expected gain is {expected.value:.3g} {gain.unit}, between {expected.low:.3g} and {expected.high:.3g}."
+        )
     if structure.kind == "groups":
         return _groups(gain, _certain(structure, power, gain))
     if gain.over_one.low > 0 and gain.personal is not None and gain.over_one.value >= NEARLY * gain.personal.value:
@@ -90,7 +91,7 @@ def _groups(gain: Gain, reason: str) -> Recommendation:
     )
 
 
-def _found_in_training(structure: Structure, gain: Gain) -> Recommendation:
+def _found_in_training(structure: Structure) -> Recommendation:
     """Recommend the method that compares clients under the network itself.
 
     A logistic model of a few principal components sees that clients differ, but not always in how many groups.
@@ -101,9 +102,8 @@ def _found_in_training(structure: Structure, gain: Gain) -> Recommendation:
         (),
         ("--method", "hcfl+"),
         False,
-        f"A logistic model of the main components of the features finds {found}, and groups lower its {gain.unit} by "
-        f"{_lowered(gain)}. hcfl+ compares the clients by the features that the trained model itself learns, and splits "
-        "them into as many groups as those call for.",
+        f"A logistic model of the main components of the features finds {found}. hcfl+ compares the clients by the "
+        "features that the trained model itself learns, and forms as many groups as these call for.",
     )
 
 

@@ -91,10 +91,11 @@ def find_gain(held_out: HeldOut, found: Found, scores: Scores, pooled: Pooled, s
     scale = 2 * pooled.scalars["y_scale"] ** 2 if regression else 1.0
     one, n = held_out.one, held_out.sizes
     groups = one if held_out.groups is None else held_out.groups
+    models = 1 if found.groups is None else found.groups.clusters
     counts = resampled_counts(len(n), seed)
 
     def gain(before: Floats, after: Floats) -> Estimate:
-        return _per_sample((before - after) * scale, n, counts)
+        return _per_sample((before - after) * scale, n, counts, models)
 
     loss = float(one.sum() / n.sum()) * scale
     over_one = gain(one, groups)
@@ -123,11 +124,25 @@ def _most_over_one(scores: Scores, pooled: Pooled, seed: int) -> float:
     return max(between.high / information_scale(scores, pooled.samples), 0.0) * cost
 
 
-def _per_sample(values: Floats, sizes: Floats, counts: Floats) -> Estimate:
-    """Return the sum of the clients' values per sample, with an interval by bootstrap over clients."""
+def _per_sample(values: Floats, sizes: Floats, counts: Floats, models: int) -> Estimate:
+    """Return the sum of the clients' values per sample, with an interval by bootstrap over clients.
+
+    The interval is widened as that of a regression with as many coefficients as there are models to be fitted.
+
+    Args:
+        values: A value of each client, (m,).
+        sizes: n_i, (m,).
+        counts: How often each client is in each bootstrap sample, (resamples, m).
+        models: Number of models that were fitted to the clients.
+    """
+    from scipy.special import stdtrit  # slow to import
+
+    clients = len(values)
+    free = max(clients - models, 1)
+    value = float(values.sum() / sizes.sum())
     drawn = counts @ values / (counts @ sizes)
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return Estimate(float(values.sum() / sizes.sum()), float(low), float(high))
+    reach = float(drawn.std() * stdtrit(free, 0.975)) * math.sqrt(clients / free)
+    return Estimate(value, value - reach, value + reach)
 
 
 # ---- clients -------------------------------------------------------------------------------------------------

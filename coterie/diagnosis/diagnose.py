@@ -77,7 +77,7 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -
     pooled = pooled_fit(session, data.profile, seed)
     scores = ask_scores(session, pooled, seed)
     shift = find_shift(scores, pooled, data.schema.target, seed)
-    differences = ask_differences(session, pooled, scores)
+    differences = ask_differences(session, pooled, scores, seed)
     found = find_structure(differences, model_differs(shift), seed)
     power = find_power(found, differences, pooled, shift.model.unit)
     clients = client_rows(session.ids, found, differences, pooled, session.sizes.astype(np.float64))

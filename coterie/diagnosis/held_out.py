@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.own_models import FOLDS, newton_step
+from coterie.client.own_models import newton_step
 from coterie.client.tasks import CrossValidateAlone, CrossValidateGroups
 from coterie.core.clusters import Params
+from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.shard import Positions
-from coterie.diagnosis.mixture import Mixture
+from coterie.diagnosis.mixture import Mixture, fit_points
 from coterie.diagnosis.pooled import Pooled, model_arrays
 from coterie.diagnosis.session import Floats, Session
 from coterie.diagnosis.structure import LEAST_SPREAD, MOST_SPREAD, Differences, Found
@@ -48,8 +49,8 @@ class HeldOut:
 def cross_validate(session: Session, pooled: Pooled, differences: Differences, found: Found, seed: int) -> HeldOut:
     """Return losses on left-out samples, by cross-validation inside the clients.
 
-    The models of the groups start from the centres of the mixture. For each fold, every client chooses the group that
-    fits its other folds best, and the models take Newton steps on the samples outside the fold, in turns.
+    For each fold, a mixture with as many groups as were found is fitted to the samples outside the fold. Then every
+    client chooses the group that fits these samples best, and the groups' models take Newton steps on them, in turns.
 
     Args:
         session: The clients.
@@ -64,7 +65,7 @@ def cross_validate(session: Session, pooled: Pooled, differences: Differences, f
     common = {**model_arrays(pooled), "directions": differences.directions}
     asked: list[Positions] = []
     losses: list[Tensor] = []
-    by_number = _groups(session, pooled, common, found.groups, seed)
+    by_number = _groups(session, pooled, common, _initial(differences, found.groups, seed), seed)
     for number in range(by_number.shape[1]):
         asked.append(session.asked)
         losses.append(by_number[:, number])
@@ -78,13 +79,25 @@ def cross_validate(session: Session, pooled: Pooled, differences: Differences, f
     return HeldOut(session.sizes.astype(np.float64), one, groups[0] if groups else None, personal, local)
 
 
-def _groups(session: Session, pooled: Pooled, common: Params, mixture: Mixture | None, seed: int) -> Tensor:
+def _initial(differences: Differences, groups: Mixture | None, seed: int) -> Tensor:
+    """Return the initial models of each fold, (folds, L, r): one for all clients, and one for each group."""
+    random = generator(key_for(seed, Purpose.DIAGNOSIS, 4))
+    one = np.zeros((1, differences.directions.shape[1]))
+    found = []
+    for evidence in differences.training:
+        if groups is None:
+            found.append(one)
+        else:
+            fitted = fit_points(evidence, groups.clusters, None, random, groups.centres)
+            found.append(np.vstack([one, fitted.centres]))
+    return torch.from_numpy(np.stack(found))
+
+
+def _groups(session: Session, pooled: Pooled, common: Params, changes: Tensor, seed: int) -> Tensor:
     """Return the losses of one model, and of the models of groups if there are any, (m, 1 or 2)."""
-    r = common["directions"].shape[1]
-    centres = np.zeros((1, r)) if mixture is None else np.vstack([np.zeros((1, r)), mixture.centres])
-    numbers = (1,) if mixture is None else (1, mixture.clusters)
+    _, models, r = changes.shape
+    numbers = (1,) if models == 1 else (1, models - 1)
     ridge = torch.full((r,), RIDGE, dtype=torch.float64)
-    changes = torch.from_numpy(centres).expand(FOLDS, -1, -1)
     for left in reversed(range(NEWTON_STEPS + 1)):
         sent = {**common, "changes": changes}
         reply = session.ask(CrossValidateGroups(seed, numbers), sent, pooled.scalars)

@@ -72,7 +72,13 @@ class Mixture:
         return len(self.centres)
 
 
-def fit_points(evidence: Evidence, clusters: int, before: Mixture | None, random: np.random.Generator) -> Mixture:
+def fit_points(
+    evidence: Evidence,
+    clusters: int,
+    before: Mixture | None,
+    random: np.random.Generator,
+    centres: Floats | None = None,
+) -> Mixture:
     """Return the best mixture of K points found from several starts.
 
     Args:
@@ -80,12 +86,15 @@ def fit_points(evidence: Evidence, clusters: int, before: Mixture | None, random
         clusters: Number of points (K).
         before: Mixture of K - 1 points, which is one of the starts with the worst fitting client added.
         random: Generator of the other starts.
+        centres: Centres (K, r) that are one more start.
     """
     own = _shrunken(evidence)
     starts = [_spread_starts(evidence, own, clusters, random) for _ in range(STARTS if clusters > 1 else 1)]
     if before is not None:
         missed = evidence_of_own(evidence, own) - evidence.of_centres(before.centres).max(axis=1)
         starts.append(np.vstack([before.centres, own[missed.argmax()]]))
+    if centres is not None:
+        starts.append(centres)
     zeros = np.zeros(len(evidence.score))
     tried = [_maximise(evidence, zeros, start, SHORT_STEPS) for start in starts]
     best = max(tried, key=lambda found: found[2])

@@ -37,6 +37,8 @@ class Differences:
     """Evidence about the clients' differences from the pooled model."""
 
     evidence: Evidence
+    training: tuple[Evidence, ...]
+    """For each fold the evidence of all samples outside the fold."""
     meat: Floats
     """Sum of squares of the samples' scores, (m, r, r), in the same directions; without the noise variances."""
     raw: Evidence
@@ -49,7 +51,7 @@ class Differences:
     """The same for every client, (m,)."""
 
 
-def ask_differences(session: Session, pooled: Pooled, scores: Scores) -> Differences:
+def ask_differences(session: Session, pooled: Pooled, scores: Scores, seed: int) -> Differences:
     """Return the evidence about each client's difference from the pooled model; one exchange, three for classes.
 
     The log likelihood of classes is not quadratic. It is expanded at the pooled model first, which says how much the
@@ -60,14 +62,14 @@ def ask_differences(session: Session, pooled: Pooled, scores: Scores) -> Differe
         TrainingError: if no client answers.
     """
     directions = main_directions(scores, pooled.samples)
-    found = _expanded(session, pooled, directions, None)
+    found = _expanded(session, pooled, directions, None, seed)
     if pooled.classes is None:
         return found
     random = generator(key_for(0, Purpose.DIAGNOSIS, 3))
     for _ in range(2):
         smooth = fit_spread(found.evidence, fit_points(found.evidence, 1, None, random), common=False)
         variances = torch.from_numpy(smooth.variances).clamp(LEAST_SPREAD, MOST_SPREAD)
-        found = _expanded(session, pooled, directions, 1 / variances)
+        found = _expanded(session, pooled, directions, 1 / variances, seed)
     return found
 
 
@@ -77,20 +79,29 @@ def posterior_means(evidence: Evidence, variances: Floats) -> Floats:
     return np.asarray(np.einsum("mrs,ms->mr", covariance, evidence.score))
 
 
-def _expanded(session: Session, pooled: Pooled, directions: Tensor, precision: Tensor | None) -> Differences:
+def _expanded(session: Session, pooled: Pooled, directions: Tensor, precision: Tensor | None, seed: int) -> Differences:
     """Return the evidence from expansions at the pooled model, or at posterior modes for priors of this precision."""
     common = {**model_arrays(pooled), "directions": directions}
     if precision is not None:
         common["precision"] = precision
-    rows = session.ask(ScoreRows(modes=precision is not None), common, pooled.scalars).rows
-    information, change = rows["information"].numpy(), rows["change"].numpy()
-    raw = Evidence(rows["score"].numpy() + np.einsum("mrs,ms->mr", information, change), information)
+    rows = session.ask(ScoreRows(seed, precision is not None), common, pooled.scalars).rows
+    by_fold, change = rows["information"].numpy(), rows["change"].numpy()
+    scores = rows["score"].numpy() + np.einsum("mfrs,ms->mfr", by_fold, change)
+    raw = Evidence(scores.sum(axis=1), by_fold.sum(axis=1))
     sizes = session.sizes.astype(np.float64)
     noises, noise = np.ones(len(sizes)), 1.0
     if pooled.classes is None:
         noises, noise = noise_variances(raw, rows["rss"].numpy(), sizes)
-    evidence = Evidence(raw.score / noises[:, None], raw.information / noises[:, None, None])
-    return Differences(evidence, rows["meat"].numpy(), raw, directions, noise, noises)
+
+    def scaled(score: Floats, information: Floats) -> Evidence:
+        return Evidence(score / noises[:, None], information / noises[:, None, None])
+
+    training = tuple(
+        scaled(raw.score - scores[:, fold], raw.information - by_fold[:, fold]) for fold in range(scores.shape[1])
+    )
+    return Differences(
+        scaled(raw.score, raw.information), training, rows["meat"].numpy(), raw, directions, noise, noises
+    )
 
 
 def main_directions(scores: Scores, samples: int) -> Tensor:
@@ -141,7 +152,7 @@ class Found:
     continuum: Mixture
     """One centre with a smooth spread, from which the map of the clients is drawn."""
     groups: Mixture | None
-    """The best groups, whether or not a smooth spread is better; None if no differences or no groups were found."""
+    """The best groups if they may describe the clients as well as a smooth spread does, whatever was decided."""
 
 
 def find_structure(differences: Differences, rejects: bool, seed: int) -> Found:
@@ -173,7 +184,7 @@ def find_structure(differences: Differences, rejects: bool, seed: int) -> Found:
         tuple(sizes) if kind == "groups" else (),
         _sentence(kind, sizes),
     )
-    return Found(structure, chosen, continuum, groups)
+    return Found(structure, chosen, continuum, groups if _may_be_groups(groups, continuum, kind) else None)
 
 
 def _criterion(mixture: Mixture) -> float:
@@ -194,6 +205,18 @@ def _with_spread(evidence: Evidence, points: list[Mixture]) -> list[Mixture]:
     return found
 
 
+def _may_be_groups(groups: Mixture | None, continuum: Mixture, kind: StructureKind) -> bool:
+    """Return whether it is worth measuring what the groups gain.
+
+    Enough groups imitate a smooth spread. That they span all of its directions but no more speaks for groups: K points
+    span K - 1 directions, and so many explain two thirds of a normal spread at most.
+    """
+    if groups is None or kind == "groups":
+        return groups is not None
+    spread = continuum.variances
+    return groups.clusters - 1.5 <= spread.sum() ** 2 / max((spread**2).sum(), 1e-300)
+
+
 def _best_groups(best: list[Mixture]) -> Mixture | None:
     """Return the best mixture whose groups all have enough clients; None if there is none.
 
@@ -209,9 +232,7 @@ def _sizes(mixture: Mixture) -> Positions:
     return np.bincount(mixture.memberships.argmax(axis=1), minlength=mixture.clusters)
 
 
-def _decision(
-    one: Mixture, groups: Mixture | None, continuum: Mixture, rejects: bool
-) -> tuple[StructureKind, Mixture]:
+def _decision(one: Mixture, groups: Mixture | None, continuum: Mixture, rejects: bool) -> tuple[StructureKind, Mixture]:
     if not rejects:
         return "one", one
     if groups is not None and groups.criterion < min(continuum.criterion, one.criterion) - DECISIVE:
