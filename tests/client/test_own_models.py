@@ -1,4 +1,4 @@
-"""Models near the pooled model: derivatives against finite differences, modes against a search, folds against counts."""
+"""Models near the pooled model: derivatives by finite differences, modes by a search, folds by counting."""
 
 from __future__ import annotations
 

@@ -90,14 +90,14 @@ def test_a_regression_takes_ten_exchanges_and_classes_at_most_twice_as_many():
 
 
 def test_classes_with_many_features_are_left_to_a_method_that_looks_at_the_trained_network():
-    """Two groups of clients whose two classes are swapped; 60 features, most of them noise, are summarised."""
+    """Two groups of clients whose two classes are swapped; the 100 features are summarised."""
     random = np.random.default_rng(0)
-    loadings = random.standard_normal((2, 60))
+    loadings = random.standard_normal((2, 100))
     arrays = []
-    for i in range(12):
-        factors = random.standard_normal((25, 2))
-        x = factors @ loadings + 0.3 * random.standard_normal((25, 60))
-        y = (3 * factors[:, 0] * (1 if i % 2 else -1) + random.logistic(size=25) > 0).astype(int)
+    for i in range(24):
+        factors = random.standard_normal((40, 2))
+        x = factors @ loadings + 0.3 * random.standard_normal((40, 100))
+        y = (3 * factors[:, 0] * (1 if i % 2 else -1) + random.logistic(size=40) > 0).astype(int)
         arrays.append((x, y))
     found = diagnose(from_arrays(arrays))
     assert (found.structure.kind, found.structure.clusters) == ("groups", 2)
