@@ -84,7 +84,7 @@ class NearbyModels:
         index = self.samples.block.y[..., None, None].expand(-1, -1, 1, self.jacobian.shape[3])
         return self.jacobian.gather(2, index)[:, :, 0] * kept[..., None] - mean, hessian
 
-    def posterior_modes(self, precision: Tensor, kept: Tensor) -> Tensor:
+    def posterior_modes(self, precision: Tensor, kept: Tensor, start: Tensor | None = None) -> Tensor:
         """Return the change (B, r) with the largest product of likelihood and normal prior, for each client.
 
         Newton steps whose length is reduced until the objective does not increase.
@@ -92,12 +92,13 @@ class NearbyModels:
         Args:
             precision: Precision of the prior along each direction, (r,).
             kept: 1 for samples that count, else 0, (B, n).
+            start: Changes (B, r) from which the search starts; None: 0.
         """
 
         def objective(change: Tensor) -> Tensor:
             return (self.losses(change) * kept).sum(dim=1) + (precision * change.pow(2)).sum(dim=1) / 2
 
-        change = self.base.new_zeros(len(self.base), len(precision))
+        change = self.base.new_zeros(len(self.base), len(precision)) if start is None else start
         value = objective(change)
         for _ in range(NEWTON_STEPS):
             score, hessian = self.derivatives(change, kept)

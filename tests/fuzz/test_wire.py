@@ -250,6 +250,11 @@ def _other_values(array: Array, random: np.random.Generator) -> Array:
 # ---- the rule --------------------------------------------------------------------------------------------------------
 
 
+def _of_two_forms(refused, nodes) -> bool:
+    """Whether one of two nodes was refused since their answers have different types: nothing tells which is usual."""
+    return len(nodes) == 2 and len(refused) == 1 and all("otherwise than most" in why for why in refused.values())
+
+
 def test_a_mutated_answer_is_refused_or_leaves_finite_sums(heard):
     known, refusals = heard[0], 0
     for label, random in cases("answers", 1000):
@@ -259,12 +264,13 @@ def test_a_mutated_answer_is_refused_or_leaves_finite_sums(heard):
         contents = {**exchange.contents, victim: mutated(exchange.contents[victim], random)}
         (sound, refused), error = refusal(label, lambda c=contents, e=exchange: sort_out(c, e.asked, Memory()))
         assert error is None, label
-        assert set(refused) <= {victim}, f"{label}: an honest node was refused: {refused}"
+        if not _of_two_forms(refused, nodes):
+            assert set(refused) <= {victim}, f"{label}: an honest node was refused: {refused}"
         assert set(sound) | set(refused) == set(nodes), label
         refusals += len(refused)
-        if refused:
-            assert refused[victim].isprintable(), label
-            assert len(refused[victim]) < 700, label
+        for why in refused.values():
+            assert why.isprintable(), label
+            assert len(why) < 700, label
         clean = exchange.clean
         total = merge([answer.reply for answer in sound.values()])
         assert total.nbytes >= 0, label

@@ -31,9 +31,10 @@ class CrossValidateAlone(Task):
         losses = torch.zeros(len(shard), dtype=torch.float64)
         for nearby, fold in nearby_models(shard, broadcast, self.seed):
             places, valid = torch.from_numpy(nearby.samples.block.positions), nearby.samples.valid
+            own = None
             for left_out in range(FOLDS):
                 kept = valid * (fold != left_out)
-                own = nearby.posterior_modes(broadcast.common["precision"], kept)
+                own = nearby.posterior_modes(broadcast.common["precision"], kept, own)
                 losses[places] += (nearby.losses(own) * (valid - kept)).sum(dim=1)
         return Reply(clients=shard.ids, rows={"losses": losses})
 
