@@ -17,13 +17,13 @@ from coterie.core.shard import Shard
 FOLDS = 10
 """Number of parts into which the samples of every client are split for cross-validation."""
 NEWTON_STEPS = 12
-"""Most Newton steps to a posterior mode."""
+"""Largest number of Newton steps to a posterior mode."""
 HALVINGS = 6
-"""Most times that the length of a Newton step is divided by 4 until the objective does not increase."""
+"""Largest number of times that a Newton step is divided by 4 while it increases the objective."""
 SETTLED = 1e-3
-"""Length of a Newton step that is the last; the error is about its square."""
+"""Length of a Newton step below which the search ends; the error is about its square."""
 NUMBERS_AT_ONCE = 4_000_000
-"""Number of entries of the Jacobian that are held at once."""
+"""Number of entries of the Jacobian that are held in memory at once."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What to do: the method that suits the findings, with the reason in a sentence."""
+"""The recommended method, with the reason in a sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEARLY = 0.8
 """Share of the gain of a model for each client from which groups are recommended without being certain of them."""
 
 Learned = Literal["regression", "logistic", "network"]
-"""What is learned: numbers, classes from a few features, or classes from more features than a logistic model uses."""
+"""Kind of model: for numbers, for classes of a few features, or for classes of more features than are tested."""
 
 
 def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, learned: Learned) -> Recommendation:
@@ -92,9 +92,9 @@ def _groups(gain: Gain, reason: str) -> Recommendation:
 
 
 def _found_in_training(structure: Structure) -> Recommendation:
-    """Recommend the method that compares clients under the network itself.
+    """Return the recommendation of the method that compares clients by the features of the trained network.
 
-    A logistic model of a few principal components sees that clients differ, but not always in how many groups.
+    A logistic model of a few principal components finds that clients differ, but not always the number of groups.
     """
     found = f"{structure.clusters} groups" if structure.kind == "groups" else "differences that may form groups"
     return Recommendation(

@@ -1,4 +1,4 @@
-"""What follows from the structure: who can be placed, and what clusters would gain."""
+"""Consequences of the structure: which clients can be placed in a group, and the expected gain of groups."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def placing_probability(mixture: Mixture, noise: float, samples: float) -> float
 
 
 def find_power(found: Found, differences: Differences, pooled: Pooled, unit: str) -> Power:
-    """Return how many samples a client needs to be placed.
+    """Return the number of samples that a client needs to be placed in its group.
 
     Args:
         found: The structure.
@@ -78,7 +78,7 @@ def _samples_needed(mixture: Mixture, noise: float) -> int | None:
 
 
 def find_gain(held_out: HeldOut, found: Found, scores: Scores, pooled: Pooled, seed: int) -> Gain:
-    """Return the expected gain of clusters over one model and over local models, on new samples of the same clients.
+    """Return the expected gain of groups over one model and over local models, on new samples of the same clients.
 
     Args:
         held_out: Cross-validated losses.
@@ -198,6 +198,6 @@ def _along(differences: Differences, axis: Floats) -> tuple[list[float], list[fl
     meat = np.einsum("r,mrs,s->m", axis, differences.meat, axis)
     meat = np.maximum(meat, information * differences.noises)
     value = (raw.score @ axis) / information
-    most = 1e6  # a client without information about the direction has no end of an interval
+    most = 1e6  # a client without information about the direction would have an infinite interval
     value, error = np.clip(value, -most, most), np.minimum(np.sqrt(meat) / information, most)
     return [float(v) for v in value], [float(e) if math.isfinite(e) else most for e in error]

@@ -1,4 +1,4 @@
-"""The diagnosis of a federation, in a handful of exchanges."""
+"""The diagnosis of a federation: tests, groups and a recommendation from a few exchanges."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ FEWEST_CLIENTS = 4
 
 
 def diagnose(data: ClientDirectory, *, seed: int = 0) -> Diagnosis:
-    """Return whether the clients differ, in what, in which groups, and what to do, before anything is trained.
+    """Test whether the clients differ and whether they form groups, and recommend a method, before training.
 
-    Clients send sums, and rows with one score and two small matrices for each client. A linear model, or a logistic
-    model for classes, of the principal components of the features stands for whatever will be trained.
+    Clients send sums, and rows with scores, small matrices and losses. A linear model, or a logistic model for classes,
+    of the principal components of the features stands for the model that will be trained.
 
     Args:
         data: The clients, simulated or remote.
@@ -69,7 +69,7 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -
 
     Args:
         federation: The clients.
-        data: What is known of them.
+        data: Description of the clients.
         seed: Seed of the random signs and of the search for groups.
     """
     began = time.perf_counter()
@@ -97,7 +97,7 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -
 
 
 def federation_of(data: ClientDirectory, seed: int) -> Federation:
-    """Return the clients as a diagnosis asks them: simulated with a linear or logistic learner, or where they are."""
+    """Return the clients as a federation: simulated with a linear or logistic learner, or remote."""
     name = "linear" if data.profile.classes is None else "logistic"
     learner = make_learner(name, data.profile)
     if isinstance(data, RemoteClients):
@@ -111,7 +111,7 @@ def federation_of(data: ClientDirectory, seed: int) -> Federation:
 
 
 def _learned(pooled: Pooled) -> Learned:
-    """Return what kind of model suits the data."""
+    """Return the kind of model that suits the data."""
     if pooled.classes is None:
         return "regression"
     return "network" if pooled.summarised else "logistic"
@@ -141,8 +141,8 @@ def _warnings(pooled: Pooled, session: Session) -> tuple[str, ...]:
     perfect = PERFECT_LOSS if pooled.classes is not None else 1 - PERFECT_R2
     if pooled.score < perfect * pooled.null_score:
         found.append(
-            "One model for all predicts the target almost without error: probably a feature holds the target or was "
-            "computed from it. Leave that feature out; otherwise this diagnosis means little."
+            "One model for all clients predicts the target almost without error: a feature probably contains the "
+            "target or was computed from it. Leave that feature out; otherwise this diagnosis means little."
         )
     if session.silent:
         names = ", ".join(session.silent[:5]) + (", ..." if len(session.silent) > 5 else "")

@@ -22,9 +22,9 @@ NEWTON_STEPS = 6
 LONGEST_STEP = 1.0
 """Longest Newton step of a group's model, in directions of unit information."""
 SETTLED = 0.02
-"""Length of Newton steps from which no more are taken."""
+"""Length of the longest Newton step below which the fit ends."""
 RIDGE = 1.0
-"""Precision of the prior of the models of groups and of single clients: as much as one sample."""
+"""Precision of the prior of the models of groups and of single clients: the information of one sample."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class HeldOut:
     groups: Floats | None
     """Loss of one model for each group; None if there are no groups to try."""
     personal: Floats
-    """Loss of a model for each client that is shrunken to the pooled model as much as the clients are alike."""
+    """Loss of a model for each client, shrunken to the pooled model according to the spread of the clients."""
     local: Floats
     """Loss of a model for each client, fitted to its own samples."""
 
 
 def cross_validate(session: Session, pooled: Pooled, differences: Differences, found: Found, seed: int) -> HeldOut:
-    """Return losses on left-out samples, by cross-validation inside the clients.
+    """Return the losses on left-out samples, by cross-validation inside the clients.
 
     For each fold, a mixture with as many groups as were found is fitted to the samples outside the fold. Then every
     client chooses the group that fits these samples best, and the groups' models take Newton steps on them, in turns.

@@ -1,4 +1,4 @@
-"""Do the differences between clients form groups, or a continuum?"""
+"""Whether the differences between clients form groups or a smooth spread."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from coterie.diagnosis.values import Candidate, Structure, StructureKind
 MOST_DIRECTIONS = 24
 MOST_CLUSTERS = 12
 SMALLEST_GROUP = 3
-"""Clients of the smallest group; fewer if there are fewer than 12 clients."""
+"""Smallest number of clients of a group; less if there are fewer than 12 clients."""
 PRIOR_SAMPLES = 20.0
-"""Number of samples that the common noise variance counts for in the noise variance of a client."""
+"""Weight of the common noise variance in the noise variance of a client, in samples."""
 DECISIVE = 6.0
-"""Difference of criteria from which one model is preferred to another; about 20 to 1."""
+"""Difference of criteria from which one description is preferred to another; odds of about 20 to 1."""
 LEAST_SPREAD, MOST_SPREAD = 1e-6, 25.0
 """Bounds of the variances between clients, relative to the noise of a sample, of the priors of posterior modes."""
 GAP = 3.0
@@ -42,21 +42,21 @@ class Differences:
     meat: Floats
     """Sum of squares of the samples' scores, (m, r, r), in the same directions; without the noise variances."""
     raw: Evidence
-    """The same evidence before it was divided by the noise variances."""
+    """Evidence that is not divided by the noise variances."""
     directions: Tensor
     """(p, r), from coordinates to coefficients."""
     noise: float
     """Variance of the noise inside clients, relative to the residuals of the pooled model; 1 for classes."""
     noises: Floats
-    """The same for every client, (m,)."""
+    """Variance of the noise of every client, (m,)."""
 
 
 def ask_differences(session: Session, pooled: Pooled, scores: Scores, seed: int) -> Differences:
     """Return the evidence about each client's difference from the pooled model; one exchange, three for classes.
 
-    The log likelihood of classes is not quadratic. It is expanded at the pooled model first, which says how much the
-    clients differ, and then at the posterior mode of each client for a smooth spread of this size, twice. At a mode
-    the expansion is that of Laplace's approximation, however far it is from the pooled model.
+    The log likelihood of classes is not quadratic. A first expansion at the pooled model gives a smooth spread of the
+    clients. Two further expansions are at the posterior modes of the clients for this spread, as in Laplace's
+    approximation: an expansion at the pooled model is wrong for clients that are far from it.
 
     Raises:
         TrainingError: if no client answers.
@@ -74,7 +74,7 @@ def ask_differences(session: Session, pooled: Pooled, scores: Scores, seed: int)
 
 
 def posterior_means(evidence: Evidence, variances: Floats) -> Floats:
-    """Return each client's difference, shrunken as a smooth spread with these variances suggests, (m, r)."""
+    """Return the posterior mean of each client's difference for a smooth spread with these variances, (m, r)."""
     _, _, covariance = evidence.spread_by(np.maximum(variances, LEAST_SPREAD))
     return np.asarray(np.einsum("mrs,ms->mr", covariance, evidence.score))
 
@@ -125,7 +125,7 @@ def main_directions(scores: Scores, samples: int) -> Tensor:
 
 
 def noise_variances(raw: Evidence, rss: Floats, sizes: Floats) -> tuple[Floats, float]:
-    """Return the noise variance of every client (m,) and of all together, from what is left after their own fits.
+    """Return the noise variance of every client (m,) and the common one, from the residuals of the clients' own fits.
 
     A client with few samples has nearly the common variance. If all clients have few samples, the residuals of the
     pooled model remain, whose variance is 1.
@@ -152,7 +152,7 @@ class Found:
     continuum: Mixture
     """One centre with a smooth spread, from which the map of the clients is drawn."""
     groups: Mixture | None
-    """The best groups if they may describe the clients as well as a smooth spread does, whatever was decided."""
+    """Groups whose gain is worth measuring, also where a smooth spread is the better description; None: no groups."""
 
 
 def find_structure(differences: Differences, rejects: bool, seed: int) -> Found:
@@ -192,7 +192,7 @@ def _criterion(mixture: Mixture) -> float:
 
 
 def _with_spread(evidence: Evidence, points: list[Mixture]) -> list[Mixture]:
-    """Return the mixtures for all K; those near the best are given a spread inside the groups where that helps."""
+    """Return the mixtures for all K; those near the best get a spread inside the groups if that is better."""
     promising = sorted((p for p in points if p.clusters > 1), key=_criterion)[:2]
     least = promising[0].clusters if promising else 0
     wanted = {p.clusters for p in promising} | set(range(2, least))
@@ -206,10 +206,10 @@ def _with_spread(evidence: Evidence, points: list[Mixture]) -> list[Mixture]:
 
 
 def _may_be_groups(groups: Mixture | None, continuum: Mixture, kind: StructureKind) -> bool:
-    """Return whether it is worth measuring what the groups gain.
+    """Return whether the gain of the groups is worth measuring.
 
-    Enough groups imitate a smooth spread. That they span all of its directions but no more speaks for groups: K points
-    span K - 1 directions, and so many explain two thirds of a normal spread at most.
+    Any smooth spread is imitated by sufficiently many groups. K points span K - 1 directions; in as many directions, K
+    points explain at most two thirds of the variance of a normal distribution.
     """
     if groups is None or kind == "groups":
         return groups is not None
@@ -220,7 +220,7 @@ def _may_be_groups(groups: Mixture | None, continuum: Mixture, kind: StructureKi
 def _best_groups(best: list[Mixture]) -> Mixture | None:
     """Return the best mixture whose groups all have enough clients; None if there is none.
 
-    One or two clients that differ from all others are no group: nothing tells whether others would join them.
+    One or two clients that differ from all others are not a group.
     """
     least = min(SMALLEST_GROUP, max(1, len(best[0].memberships) // 4))
     large = (mixture for mixture in best if mixture.clusters > 1 and _sizes(mixture).min() >= least)
@@ -244,7 +244,7 @@ def _decision(one: Mixture, groups: Mixture | None, continuum: Mixture, rejects:
 
 
 def _apart(groups: Mixture) -> bool:
-    """Return whether all groups are far apart in comparison with the spread inside."""
+    """Return whether all groups are far apart compared with the spread inside the groups."""
     if not groups.variances.any():
         return True
     scale = np.sqrt(np.maximum(groups.variances, 1e-4))
@@ -258,7 +258,7 @@ def pair_distances(centres: Floats) -> Floats:
 
 
 def sort_groups(mixture: Mixture) -> Mixture:
-    """Return the mixture with the group of the most clients first."""
+    """Return the mixture with its groups sorted by size, largest first."""
     order = np.argsort(-_sizes(mixture), kind="stable")
     return Mixture(
         mixture.centres[order],

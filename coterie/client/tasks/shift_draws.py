@@ -18,7 +18,7 @@ from coterie.core.task import Task
 @register("shift-draws")
 @dataclass(frozen=True)
 class ShiftDraws(Task):
-    """Sum `statistics` (aspects, weights, draws): the weighted pairs U with random signs, after the pooled refit.
+    """Sum `statistics` (aspects, weights, draws): the weighted pairs U with random signs after refits.
 
     The server sends `refit/ASPECT` (draws, k c), the change of the pooled fit that the signs cause.
     """

@@ -19,7 +19,7 @@ from coterie.core.task import Task
 @register("shift-scores")
 @dataclass(frozen=True)
 class ShiftScores(Task):
-    """What the tests of a diagnosis need, for each aspect.
+    """Statistics of the tests of a diagnosis, for each aspect.
 
     Sums: `signed/ASPECT` (draws, k c), the scores with random signs; `hessian/ASPECT`; and `meat` (p, p), the sum of
     squares of the scores of the model's samples. Rows: `pairs` (aspects, 2), the square of the client's score and its
