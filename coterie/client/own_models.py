@@ -52,7 +52,7 @@ class NearbyModels:
             return cls(samples, residual, -(design @ along[:, 0])[:, :, None], False)
         contrast = common["contrast"]
         along = torch.einsum("kcr,cl->klr", along, contrast)
-        jacobian = (design @ along.flatten(1)).unflatten(2, along.shape[1:])
+        jacobian = (design @ along.flatten(1)).reshape(*design.shape[:2], *along.shape[1:])
         return cls(samples, design @ model @ contrast + common["absent"], jacobian, True)
 
     def _outputs(self, change: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from coterie.methods.settings import RunSettings
 FEWEST_CLIENTS = 4
 
 
-def diagnose(data: ClientDirectory, *, seed: int = 0) -> Diagnosis:
+def diagnose(data: ClientDirectory, *, seed: int = 0, network: bool = True) -> Diagnosis:
     """Test whether the clients differ and whether they form groups, and recommend a method, before training.
 
     Clients send sums, and rows with scores, small matrices and losses. A linear model, or a logistic model for classes,
@@ -38,6 +38,7 @@ def diagnose(data: ClientDirectory, *, seed: int = 0) -> Diagnosis:
     Args:
         data: The clients, simulated or remote.
         seed: Seed of the random signs and of the search for groups.
+        network: Whether a neural network may be trained; otherwise methods that need one are not recommended.
 
     Returns:
         The diagnosis; `to_json` gives all of it.
@@ -61,16 +62,17 @@ def diagnose(data: ClientDirectory, *, seed: int = 0) -> Diagnosis:
             f"a diagnosis compares clients and needs at least {FEWEST_CLIENTS} of them, got {len(data.clients)}: "
             "check the client column"
         )
-    return diagnose_clients(federation_of(data, seed), data, seed)
+    return diagnose_clients(federation_of(data, seed), data, seed, network)
 
 
-def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -> Diagnosis:
+def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int, network: bool = True) -> Diagnosis:
     """Return the diagnosis of clients that can be asked; see `diagnose`.
 
     Args:
         federation: The clients.
         data: Description of the clients.
         seed: Seed of the random signs and of the search for groups.
+        network: Whether a neural network may be trained.
     """
     began = time.perf_counter()
     session = Session.of(federation)
@@ -89,7 +91,7 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -
         power=power,
         gain=gain,
         clients=clients,
-        recommendation=recommend(shift, found.structure, power, gain, _learned(pooled)),
+        recommendation=recommend(shift, found.structure, power, gain, _learned(pooled, network)),
         warnings=_warnings(pooled, session),
         cost=Cost(session.exchanges, session.bytes_up, session.bytes_down, time.perf_counter() - began),
         seed=seed,
@@ -110,11 +112,11 @@ def federation_of(data: ClientDirectory, seed: int) -> Federation:
     return Simulated(group)
 
 
-def _learned(pooled: Pooled) -> Learned:
+def _learned(pooled: Pooled, network: bool) -> Learned:
     """Return the kind of model that suits the data."""
     if pooled.classes is None:
         return "regression"
-    return "network" if pooled.summarised else "logistic"
+    return "network" if network and pooled.summarised else "logistic"
 
 
 def _facts(data: ClientDirectory, pooled: Pooled, session: Session) -> DataFacts:

@@ -214,7 +214,8 @@ def _may_be_groups(groups: Mixture | None, continuum: Mixture, kind: StructureKi
     if groups is None or kind == "groups":
         return groups is not None
     spread = continuum.variances
-    return groups.clusters - 1.5 <= spread.sum() ** 2 / max((spread**2).sum(), 1e-300)
+    directions = float(spread.sum() ** 2 / max((spread**2).sum(), 1e-300))
+    return groups.clusters - 1.5 <= directions
 
 
 def _best_groups(best: list[Mixture]) -> Mixture | None:

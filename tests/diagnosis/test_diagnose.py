@@ -104,6 +104,7 @@ def test_classes_with_many_features_are_left_to_a_method_that_looks_at_the_train
     assert found.recommendation.method == "hcfl+"
     assert not found.recommendation.do_not_cluster
     assert found.recommendation.settings() == {}
+    assert diagnose(from_arrays(arrays), network=False).recommendation.method == "ifca"
 
 
 def test_too_few_clients_are_refused():
