@@ -82,10 +82,11 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int, n
     differences = ask_differences(session, pooled, scores, seed)
     found = find_structure(differences, model_differs(shift), seed)
     power = find_power(found, differences, pooled, shift.model.unit)
+    facts = _facts(data, pooled, session)
     clients = client_rows(session.ids, found, differences, pooled, session.sizes.astype(np.float64))
     gain = find_gain(cross_validate(session, pooled, differences, found, seed), found, scores, pooled, seed)
     return Diagnosis(
-        facts=_facts(data, pooled, session),
+        facts=facts,
         shift=shift,
         structure=found.structure,
         power=power,

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from coterie.client.own_models import FOLDS, nearby_models
+from coterie.client.tasks import CrossValidateAlone
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
 from coterie.data import from_arrays
-from coterie.diagnosis.diagnose import diagnose, federation_of
+from coterie.diagnosis.diagnose import diagnose, diagnose_clients, federation_of
 from coterie.diagnosis.held_out import HeldOut, cross_validate
 from coterie.diagnosis.pooled import Pooled, model_arrays, pooled_fit
 from coterie.diagnosis.session import Session
@@ -109,3 +110,25 @@ def test_the_gain_of_single_clients_that_deviate_is_not_that_of_groups():
     assert found.structure.kind != "groups"
     assert found.gain.clusters is None
     assert torch.isfinite(torch.tensor(found.gain.over_local.value))
+
+
+def test_a_client_that_falls_silent_during_cross_validation_is_left_out_of_the_gain():
+    """Its row in the table of clients stays, since its groups were found before."""
+
+    class Losing:
+        def __init__(self, inner):
+            self.inner, self.clients, self.sizes = inner, inner.clients, inner.sizes
+
+        def ask(self, task, sent, clients):
+            if isinstance(task, CrossValidateAlone):
+                clients = clients[clients != 3]
+            return self.inner.ask(task, sent, clients)
+
+    data = federation(2, groups=2).compact()
+    whole = diagnose(data)
+    found = diagnose_clients(Losing(federation_of(data, 0)), data, 0)
+    assert [client.id for client in found.clients] == [client.id for client in whole.clients]
+    assert any(data.clients[3] in warning for warning in found.warnings)
+    assert found.facts.clients == 24
+    assert found.gain.over_one.value == pytest.approx(whole.gain.over_one.value, rel=0.3)
+    assert found.gain.over_one.value != whole.gain.over_one.value
