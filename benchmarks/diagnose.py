@@ -24,8 +24,9 @@ from coterie.core.dataset import FederatedDataset
 from coterie.diagnosis.diagnose import diagnose, federation_of
 from coterie.diagnosis.pooled import pooled_fit
 from coterie.diagnosis.session import Session
-from coterie.diagnosis.shift import ask_scores, find_shift
+from coterie.diagnosis.shift import LEVEL, ask_scores, find_shift, model_differs
 from coterie.diagnosis.values import Shift
+from coterie.training.result import Result
 
 FIRST_SEED = 2_000_000
 """Seeds below were used while the settings were chosen."""
@@ -71,6 +72,7 @@ def draw(
     smooth: bool = False,
     features: float = 0.0,
     labels: float = 0.0,
+    tested: int = 0,
 ) -> FederatedDataset:
     """Return clients with the given kinds of differences.
 
@@ -83,9 +85,11 @@ def draw(
         smooth: Whether every client has its own coefficients.
         features: Standard deviation of the means of the features between clients.
         labels: Strength of the differences in the frequency of the labels; samples are then drawn by label.
+        tested: Number of held-out samples for each training sample.
     """
     m = len(sizes)
     truth = random.permutation(np.arange(m) % groups)
+    sizes = sizes * (1 + tested)
     outputs = 3 if model == "three classes" else 1
     base = random.standard_normal((FEATURES, outputs)) / np.sqrt(FEATURES)
     centres = random.standard_normal((groups, FEATURES, outputs)) * difference
@@ -95,7 +99,10 @@ def draw(
         mean = features * random.standard_normal(FEATURES)
         tilt = labels * random.standard_normal(3)
         clients.append(_client(model, int(size), base + own, mean, tilt, labels > 0, random))
-    return coterie.from_arrays(clients, truth=truth.tolist())
+    kept = [size // (1 + tested) for size in sizes]
+    train = [(x[:n], y[:n]) for n, (x, y) in zip(kept, clients, strict=True)]
+    test = [(x[n:], y[n:]) for n, (x, y) in zip(kept, clients, strict=True)] if tested else None
+    return coterie.from_arrays(train, test=test, truth=truth.tolist())
 
 
 def _client(
@@ -241,10 +248,76 @@ def power(seed: int) -> Iterator[tuple[str, Callable[[], dict[str, object]]]]:
                 difference = float(np.exp(random.uniform(np.log(0.1), np.log(1.0))))
                 data = draw(model, sizes, random, groups=groups, difference=difference)
                 shift = shift_of(data, seed)
-                agreement = agreement_of(data, "ifca", groups, model, seed, restarts=5)
-                return {"p": shift.model.p_value, "agreement": agreement, "difference": difference}
+                found = {"ifca": agreement_of(data, "ifca", groups, model, seed, restarts=5)}
+                if model == "linear":
+                    found["two-phase"] = agreement_of(data, "two-phase", groups, model, seed)
+                tests = {"p": shift.model.p_value, "slopes": shift.relation.p_value, "differs": model_differs(shift)}
+                return {**tests, "difference": difference, "agreement": max(found.values()), **found}
 
             yield f"{model}; {groups} groups", measure
+
+
+GAINS: dict[str, dict[str, float | bool]] = {
+    "none": {},
+    "2 groups": {"groups": 2, "difference": 0.7},
+    "2 close groups": {"groups": 2, "difference": 0.3},
+    "3 groups": {"groups": 3, "difference": 0.7},
+    "4 groups": {"groups": 4, "difference": 0.5},
+    "smooth": {"smooth": True, "difference": 0.7},
+    "narrow smooth": {"smooth": True, "difference": 0.3},
+}
+GAIN_SIZES = ("20 clients, 30", "100 clients, 5 to 60")
+TESTED = 20
+
+
+def gains(seed: int) -> Iterator[tuple[str, Callable[[], dict[str, object]]]]:
+    """Yield draws, the expected gain of groups, and the gain of ifca with their number on held-out samples."""
+    for model in ("linear", "logistic"):
+        for kind, options in GAINS.items():
+            for size in GAIN_SIZES:
+
+                def measure(
+                    model: str = model, options: dict[str, float | bool] = options, size: str = size
+                ) -> dict[str, object]:
+                    random = np.random.default_rng(seed)
+                    data = draw(model, sizes_of(size, random), random, tested=TESTED, **options)  # type: ignore[arg-type]
+                    found = diagnose(data, seed=seed)
+                    gain = found.gain
+                    row: dict[str, object] = {"clusters": gain.clusters, "method": found.recommendation.method}
+                    if gain.clusters is None:
+                        return row
+                    one, groups = (
+                        held_out_loss(data, name, model, seed, **given)
+                        for name, given in (("fedavg", {}), ("ifca", {"clusters": gain.clusters, "restarts": 10}))
+                    )
+                    expected = {"low": gain.over_one.low, "value": gain.over_one.value, "high": gain.over_one.high}
+                    return row | expected | {"measured": one - groups, "one": one}
+
+                yield f"{model}; {kind}; {size}", measure
+
+
+def held_out_loss(data: FederatedDataset, method: str, model: str, seed: int, **options: object) -> float:
+    """Return the mean squared error or the log loss of a method on all held-out samples."""
+    result = trained(data, method, model, seed, rounds=40, **options)
+    total, test = 0.0, data.test
+    assert test is not None
+    rows = np.split(np.arange(len(test.y)), np.cumsum(test.sizes)[:-1])
+    for client, own in zip(data.clients, rows, strict=True):
+        x, y = test.x[own].numpy(), test.y[own].numpy()
+        if model in NOISES:
+            total += float(((result.predict(x, client=client) - y) ** 2).sum())
+        else:
+            p = result.predict_proba(x, client=client)
+            total -= float(np.log(np.maximum(p[np.arange(len(y)), y], 1e-12)).sum())
+    return total / len(test.y)
+
+
+def trained(data: FederatedDataset, method: str, model: str, seed: int, **options: object) -> Result:
+    """Return a run of a method with the learner that suits the model."""
+    learner = "linear:bias=true" if model in NOISES else "logistic:l2=0.001"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # methods warn of small clients
+        return coterie.fit(data, method, learner=learner, seed=seed, **options)
 
 
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
@@ -275,14 +348,11 @@ def agreement_of(data: FederatedDataset, method: str, clusters: int, model: str,
     """Return the adjusted Rand index of the clusters that a method finds."""
     from sklearn.metrics import adjusted_rand_score
 
-    learner = "linear:bias=true" if model == "linear" else "logistic:l2=0.001"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # methods warn of small clients
-        result = coterie.fit(data, method, clusters=clusters, rounds=20, learner=learner, seed=seed, **options)
+    result = trained(data, method, model, seed, clusters=clusters, rounds=20, **options)
     return float(adjusted_rand_score(data.truth, [result.assignments[client] for client in data.clients]))
 
 
-PARTS = {"alarms": alarms, "kinds": kinds, "structure": structure, "power": power, "methods": methods}
+PARTS = {"alarms": alarms, "kinds": kinds, "structure": structure, "power": power, "methods": methods, "gains": gains}
 
 
 # ---- running and reading -------------------------------------------------------------------------------------
@@ -341,11 +411,34 @@ def _summary(part: str, found: list[dict[str, object]]) -> str:
         return f"right {100 * mean('right'):.1f} %{share}  {mean('seconds'):.1f} s"
     if part == "methods":
         return f"agreement {mean('agreement'):.2f}"
+    if part == "gains":
+        return _gain_summary(found)
     reached = [row for row in found if float(row["agreement"]) >= 0.9]  # type: ignore[arg-type]
     if not reached:
-        return "ifca never reaches 0.9"
-    detected = np.mean([float(row["p"]) < 0.05 for row in reached])  # type: ignore[arg-type]
-    return f"ifca reaches 0.9 in {len(reached)}, of which the test finds {100 * detected:.1f} %"
+        return "no method reaches 0.9"
+    p, slopes = (np.array([float(row[name]) for row in reached]) for name in ("p", "slopes"))  # type: ignore[arg-type]
+    every = np.mean([float(row["p"]) <= LEVEL for row in found])  # type: ignore[arg-type]
+    return (
+        f"a method reaches 0.9 in {len(reached)}, of which the tests find: model {100 * np.mean(p <= LEVEL):.1f} %, "
+        f"slopes {100 * np.mean(slopes <= LEVEL):.1f} %, slopes at a quarter of the level "
+        f"{100 * np.mean(slopes <= LEVEL / 4):.1f} %; of all draws: model {100 * every:.1f} %"
+    )
+
+
+def _gain_summary(found: list[dict[str, object]]) -> str:
+    """Return how often groups were tried, and how often the measured gain is inside, below and above the interval."""
+    tried = [row for row in found if row["clusters"] is not None]
+    if not tried:
+        return "no groups tried"
+    low, value, high, measured, one = (
+        np.array([float(row[name]) for row in tried])  # type: ignore[arg-type]
+        for name in ("low", "value", "high", "measured", "one")
+    )
+    return (
+        f"tried in {len(tried)}  inside {100 * np.mean((low <= measured) & (measured <= high)):.0f} %  "
+        f"below {100 * np.mean(measured < low):.0f} %  above {100 * np.mean(measured > high):.0f} %  "
+        f"expected {100 * np.mean(value / one):.1f} % of the loss  measured {100 * np.mean(measured / one):.1f} %"
+    )
 
 
 def main() -> None:

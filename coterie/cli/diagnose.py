@@ -125,7 +125,7 @@ def recommended_plan(data: ClientDirectory, given: Mapping[str, Any]) -> Plan:
         given: Options of the run from flags or a TOML file.
     """
     with err.status("diagnosing the clients"):
-        found = diagnosis_for(data, given)
+        found = diagnosis_for(data, given, given.get("learner"))
     *_, action = answers(found)
     err.print(f"diagnosis: {on_one_line(action.sentence)} {on_one_line(' '.join(action.evidence))}", soft_wrap=True)
     # the recommended method comes first, so that a flag of several methods is read as an option of this one

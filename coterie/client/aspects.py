@@ -1,4 +1,4 @@
-"""The aspects in which clients can differ, as designs and residuals that a diagnosis tests.
+"""Aspects in which clients can differ: the designs and residuals that a diagnosis tests.
 
 Every aspect is a model with design D (n, k), residuals r (n, c) of mean zero if clients do not differ, and the
 derivative V of the residuals by the linear predictor, (n, c, c). The score of a client is S = sum_j D_j r_j^T. Its
@@ -30,17 +30,17 @@ DOUBTS = (0.0, 0.01, 0.1, 1.0)
 CLIP = 4.0
 """Standard deviations at which features are clipped before their squares are compared."""
 SIGNS_AT_ONCE = 1_000_000
-"""Number of random signs, or of scores with signs, that are held at once: they stay in the cache."""
+"""Number of random signs, or of scores with signs, that are held at once, so that they fit into the cache."""
 SCORES = 50
-"""Number of scores that a client is taken to have, in the choice of how many clients are served at once."""
+"""Assumed number of scores of a client, from which the number of clients in a block follows."""
 INTERCEPT_STEPS = 12
-"""Newton steps for the intercept of a client."""
+"""Largest number of Newton steps for the intercept of a client."""
 INTERCEPT_SETTLED = 1e-6
-"""Length of a Newton step that is the last for an intercept; the error is about its square."""
+"""Length of a Newton step below which an intercept is fitted; the error is about its square."""
 INTERCEPT_RIDGE = 1e-3
 """Weight of the squared intercept of a client, which keeps that of a client with one class finite."""
 MOST_TOGETHER = 12
-"""Most samples of a client whose labels are compared with one another, in the test of the slopes of two classes."""
+"""Largest number of samples whose labels are compared with one another in the test of the slopes of two classes."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Samples:
 
     @property
     def ones_and_z(self) -> Tensor:
-        """(B, n, 1 + q), the design of the pooled model."""
+        """Design of the pooled model, (B, n, 1 + q)."""
         return torch.cat([self.valid[..., None], self.z], dim=2)
 
 
 def samples_of(block: Block, broadcast: Broadcast) -> Samples:
-    """Return a block in the coordinates that the server sent: `center` (d,) and `basis` (d, q)."""
+    """Return the samples of a block in the broadcast coordinates: `center` (d,) and `basis` (d, q)."""
     common = broadcast.common
     valid = torch.ones_like(block.y, dtype=torch.float64) if block.mask is None else block.mask.double()
     z = (block.x.double().flatten(2) - common["center"]) @ common["basis"]
@@ -70,7 +70,7 @@ def samples_of(block: Block, broadcast: Broadcast) -> Samples:
 
 
 def on_cpu(shard: Shard) -> Shard:
-    """Return the samples in the main memory and in float64, as the arrays of the server are."""
+    """Return the samples in main memory and in float64, like the arrays of the server."""
     return shard.to(torch.float64, torch.device("cpu"))
 
 
@@ -116,7 +116,7 @@ def log_loss(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> Tenso
 
 
 def _with_own_intercepts(samples: Samples, broadcast: Broadcast) -> Aspect:
-    """Return the relation: the slopes of `slopes` (q, c), with each client's best intercept."""
+    """Return the aspect `relation`: common slopes (q, c) with a fitted intercept for each client."""
     offset = samples.z @ broadcast.common["slopes"]
     intercept = offset.new_zeros(len(offset), 1, offset.shape[2])
     if "contrast" not in broadcast.common:
@@ -148,7 +148,7 @@ def _intercept_sums(samples: Samples, broadcast: Broadcast, predictor: Tensor) -
 
 
 def feature_moments(samples: Samples, count: int) -> Tensor:
-    """Return the first coordinates and their squares, (B, n, 2 count): what the test of the features compares."""
+    """Return the first coordinates and their squares, which the test of the features compares, (B, n, 2 count)."""
     z = samples.z[..., :count].clamp(-CLIP, CLIP)
     return torch.cat([z, (z**2 - 1) * samples.valid[..., None]], dim=2)
 
@@ -161,7 +161,7 @@ def moments_of(samples: Samples, broadcast: Broadcast) -> Tensor:
 
 
 def label_codes(samples: Samples, broadcast: Broadcast) -> Tensor:
-    """Return the class of every sample, or the number of the interval between `edges` that its target is in, (B, n)."""
+    """Return the class of every sample, or the number of the interval between `edges` with its target, (B, n)."""
     if "edges" not in broadcast.common:
         return samples.block.y
     return torch.bucketize(samples.block.y.double(), broadcast.common["edges"])
@@ -173,12 +173,12 @@ def label_design(samples: Samples, broadcast: Broadcast, count: int) -> Tensor:
     if "edges" in broadcast.common:
         y = (samples.block.y.double() - broadcast.scalars["y_center"]) / broadcast.scalars["y_spread"]
         y = y.clamp(-CLIP, CLIP)[..., None]
-        design = torch.cat([design, y, y**2 - 1], dim=2)  # the features may change with the target inside a bin
+        design = torch.cat([design, y, y**2 - 1], dim=2)  # inside a bin the features may depend on the target
     return design * samples.valid[..., None]
 
 
 def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Profiled | Conditional:
-    """Return one of the `ASPECTS` of these samples at the pooled fits that the server sent."""
+    """Return one of the `ASPECTS` of the samples at the broadcast pooled fits."""
     common = broadcast.common
     if name == "model":
         design = samples.ones_and_z
@@ -195,15 +195,9 @@ def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Pro
         return Aspect(one, rows[label_codes(samples, broadcast)] * one, None)
     design = label_design(samples, broadcast, len(rows))
     residual = moments_of(samples, broadcast) - design @ common["conditional"]
-    # a bin holds few samples of a client: clients differ by a constant and a slope of the target, or by class
+    # bins hold few samples of a client, so clients differ by a constant and a slope of the target; or by class
     tested = torch.cat([one, design[..., -2:-1]], dim=2) if "edges" in common else design
     return Aspect(tested, residual, None)
-
-
-def own_model(samples: Samples, broadcast: Broadcast, change: Tensor) -> Aspect:
-    """Return the pooled model with the coefficients of each client changed by `change` (B, p)."""
-    design, model = samples.ones_and_z, broadcast.common["model"]
-    return Aspect(design, *residuals(samples, broadcast, design @ (model + change.reshape(-1, *model.shape))))
 
 
 # ---- scores and their pairs ----------------------------------------------------------------------------------
@@ -231,7 +225,7 @@ class Aspect:
         return self.curved(self.design, self.spread)
 
     def curved(self, weighted: Tensor, spread: Tensor | None) -> Tensor:
-        """Return the sum of `hessian` with this weighted design (B, n, k) on one side and this spread."""
+        """Return `hessian` with a weighted design (B, n, k) on one side and another spread."""
         if spread is None:
             return weighted.transpose(1, 2) @ self.design
         b, _, k = self.design.shape
@@ -245,22 +239,22 @@ class Aspect:
         return found.reshape(b, k * c, k * c)
 
     def square_and_diagonal(self) -> Tensor:
-        """|S|^2 and sum_j |D_j|^2 |r_j|^2 of every client, (B, 2)."""
+        """Return |S|^2 and sum_j |D_j|^2 |r_j|^2 of every client, (B, 2)."""
         square = (self.design.transpose(1, 2) @ self.residual).pow(2).sum(dim=(1, 2))
         diagonal = (self.design.pow(2).sum(dim=2) * self.residual.pow(2).sum(dim=2)).sum(dim=1)
         return torch.stack([square, diagonal], dim=1)
 
     def signed_scores(self, signs: Tensor) -> Tensor:
-        """S with the residuals times signs (B, draws, n), (B, draws, k c)."""
+        """Return S for residuals times signs (B, draws, n), (B, draws, k c)."""
         return _times(signs, self.scores)
 
     def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
-        """U with signs (B, draws, n) after the pooled model moved by `refit` (draws, k c), (B, draws)."""
+        """Return U for signs (B, draws, n) after a change `refit` (draws, k c) of the pooled model, (B, draws)."""
         lengths = self.design.pow(2).sum(dim=2, keepdim=True)
         scores, moved = self.signed_scores(signs), self._apply(self.hessian, refit)
         square = (scores - moved).pow(2).sum(dim=2)
         weighted = self.design * lengths
-        if self.spread is None and torch.equal(weighted, self.design):  # all lengths are 1: the sums are there
+        if self.spread is None and torch.equal(weighted, self.design):  # all lengths are 1: the sums are known
             linear, bent = (scores * refit).sum(dim=2), (moved * refit).sum(dim=2)
         else:
             linear = (_times(signs, _outer(weighted, self._times_spread(self.residual))) * refit).sum(dim=2)
@@ -272,7 +266,7 @@ class Aspect:
         return residual if self.spread is None else (self.spread @ residual[..., None])[..., 0]
 
     def _apply(self, matrix: Tensor, refit: Tensor) -> Tensor:
-        """Return a matrix as `hessian` has it times refit (draws, k c), (B, draws, k c)."""
+        """Return a matrix in the form of `hessian` times refit (draws, k c), (B, draws, k c)."""
         if self.spread is not None:
             return refit @ matrix
         draws, k = len(refit), self.design.shape[2]
@@ -281,7 +275,7 @@ class Aspect:
 
 @dataclass(frozen=True)
 class Profiled:
-    """An aspect in which every client has an intercept that is fitted again for every draw."""
+    """An aspect with an intercept for each client, which is fitted again for every draw."""
 
     inner: Aspect
     inverse: Tensor
@@ -293,13 +287,13 @@ class Profiled:
     stretch: Tensor
     """Factor by which the fitted intercept makes a residual too small, for the draws, (B, n)."""
     counted: Tensor
-    """1 for clients whose slopes are not open, else 0, (B,)."""
+    """1 for clients with enough samples for a score of the slopes, else 0, (B,)."""
     valid: Tensor
     """1 for real samples, 0 for padding, (B, n)."""
 
     @classmethod
     def of(cls, inner: Aspect, samples: Samples, by_class: bool) -> Profiled:
-        """Return the aspect with everything that the intercepts need."""
+        """Return the aspect with the arrays that fit the intercepts."""
         spread = inner.spread
         assert spread is not None
         total = spread.sum(dim=1)
@@ -312,32 +306,32 @@ class Profiled:
         few = 2 if by_class else 3
         n = samples.counts.clamp(min=few)[:, None]
         counted = (samples.counts >= few).double()
-        if by_class:  # not exact, but the error is nearly the same with random signs
+        if by_class:  # approximate; the error is nearly the same for random signs
             lengths = n / (n - 1) * lengths
-        else:  # the variances may be anything: their estimates have the right mean if those of others are taken out
+        else:  # unbiased for unequal variances: the share of the other samples is subtracted
             lengths = n / (n - 2) * (lengths - lengths.sum(dim=1, keepdim=True) / (n * (n - 1))) * samples.valid
         return cls(inner, inverse, cross, lengths * counted[:, None], stretch, counted, samples.valid)
 
     @property
     def hessian(self) -> Tensor:
-        """Hessian of the slopes after the intercepts have followed them, (B, k c, k c)."""
+        """Hessian of the slopes with the intercepts profiled out, (B, k c, k c)."""
         return self.inner.hessian - self.cross @ self.inverse @ self.cross.transpose(1, 2)
 
     @property
     def scores(self) -> Tensor:
-        """Scores of the slopes with those of the intercepts projected out, (B, n, k c)."""
+        """Scores of the slopes with the intercepts projected out, (B, n, k c)."""
         return self._scores(self.inner.residual)
 
     @property
     def drawn(self) -> Tensor:
-        """Residuals with the variance of those without a fitted intercept, to which signs are given, (B, n, c)."""
+        """Residuals that get signs, with the variance of residuals without a fitted intercept, (B, n, c)."""
         return self.inner.residual * self.stretch[..., None]
 
     def _scores(self, r: Tensor) -> Tensor:
         return _outer(self.inner.design, r) - r @ (self.cross @ self.inverse).transpose(1, 2)
 
     def square_and_diagonal(self) -> Tensor:
-        """|S|^2 and its diagonal part, (B, 2); equal for clients whose slopes are open."""
+        """Return |S|^2 and its diagonal part, (B, 2); equal for clients with too few samples."""
         n = self.lengths.shape[1]
         ones = self.lengths.new_ones(len(self.lengths), 1, n)
         square = self.scores.sum(dim=1).pow(2).sum(dim=1)
@@ -345,16 +339,16 @@ class Profiled:
         return torch.stack([square * self.counted, self._diagonal(self.inner.residual, ones, still)[:, 0]], dim=1)
 
     def signed_scores(self, signs: Tensor) -> Tensor:
-        """S with the residuals times signs (B, draws, n), (B, draws, k c)."""
+        """Return S for residuals times signs (B, draws, n), (B, draws, k c)."""
         return _times(signs, self._scores(self.drawn))
 
     def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
-        """U with signs (B, draws, n) after the pooled slopes moved by `refit` (draws, k c), (B, draws)."""
+        """Return U for signs (B, draws, n) after a change `refit` (draws, k c) of the pooled slopes, (B, draws)."""
         square = (self.signed_scores(signs) - refit @ self.hessian).pow(2).sum(dim=2)
         return square * self.counted[:, None] - self._diagonal(self.drawn, signs, refit)
 
     def _diagonal(self, r: Tensor, signs: Tensor, refit: Tensor) -> Tensor:
-        """Return the diagonal part of residuals r after slopes moved by `refit` and intercepts followed, (B, draws)."""
+        """Return the diagonal part of residuals r after `refit` of the slopes and of the intercepts, (B, draws)."""
         spread = self.inner.spread
         assert spread is not None
         whole = Aspect(torch.cat([self.valid[..., None], self.inner.design], dim=2), r, spread)
@@ -369,19 +363,19 @@ class Profiled:
 
 @dataclass(frozen=True)
 class Conditional:
-    """The slopes of two classes, whatever the intercept of each client.
+    """The slopes of two classes, for any intercepts of the clients.
 
-    A client's samples are cut into parts. Given how often each label occurs in a part, the intercept does not matter
-    for which sample has which label: with equal slopes the score of a part has mean zero exactly, for any number of
-    samples, and parts are independent. Parts take the place of samples in U and get the signs.
+    A client's samples are cut into parts. Given how often each label occurs in a part, the probability of each order of
+    the labels does not depend on the intercept: with equal slopes the score of a part has mean zero exactly, for any
+    number of samples, and parts are independent. Parts take the place of samples in U and get the signs.
     """
 
     design: Tensor
     """The samples of each part, (B, parts, g, k)."""
     residual: Tensor
-    """Labels less their expectations given how often each occurs in the part, (B, parts, g)."""
+    """Labels minus their expectations given the frequencies of the labels in the part, (B, parts, g)."""
     spread: Tensor
-    """Derivative of minus the residuals by the linear predictors of all samples of the part, (B, parts, g, g)."""
+    """Minus the derivative of the residuals by the linear predictors of the part, (B, parts, g, g)."""
 
     @classmethod
     def of(cls, samples: Samples, slopes: Tensor, contrast: Tensor) -> Conditional:
@@ -405,17 +399,17 @@ class Conditional:
         return torch.einsum("bsgk,bsgl->bkl", self.design, self.spread @ self.design)
 
     def square_and_diagonal(self) -> Tensor:
-        """|S|^2 and the sum of the squared scores of the parts, (B, 2); equal for clients with one part."""
+        """Return |S|^2 and the sum of the squared scores of the parts, (B, 2); equal for clients with one part."""
         scores = self.scores
         return torch.stack([scores.sum(dim=1).pow(2).sum(dim=1), scores.pow(2).sum(dim=(1, 2))], dim=1)
 
     def signed_scores(self, signs: Tensor) -> Tensor:
-        """S with the scores of the parts times signs (B, draws, n), (B, draws, k)."""
+        """Return S for scores of the parts times signs (B, draws, n), (B, draws, k)."""
         scores = self.scores
         return _times(signs[:, :, : scores.shape[1]], scores)
 
     def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
-        """U with signs (B, draws, n) after the pooled slopes moved by `refit` (draws, k), (B, draws)."""
+        """Return U for signs (B, draws, n) after a change `refit` (draws, k) of the pooled slopes, (B, draws)."""
         scores = self.scores
         moved = refit @ (self.design.transpose(2, 3) @ self.spread @ self.design)
         left = signs[:, :, : scores.shape[1]].transpose(1, 2)[..., None] * scores[:, :, None] - moved
@@ -423,7 +417,7 @@ class Conditional:
 
 
 def parts_of(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the samples of each part of clients with `counts` samples, (B, parts, g), and where they are real.
+    """Return the samples of each part of clients with `counts` samples, (B, parts, g), and a mask of real samples.
 
     There are about (n / 2)^(1/2) parts, which keeps most pairs of samples in different parts and most differences
     between labels inside, but no part has more than `MOST_TOGETHER` samples.
@@ -438,7 +432,7 @@ def parts_of(counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def given_their_number(offset: Tensor, first: Tensor, either: Tensor) -> tuple[Tensor, Tensor]:
-    """Return labels less their expectations, (..., g), and covariances, (..., g, g), given how many are `first`.
+    """Return labels minus their expectations, (..., g), and covariances, (..., g, g), given the number of `first`.
 
     The samples in `either` have the first label with log-odds `offset` plus a constant that cancels. The law given
     the number is a mixture of independent labels over imaginary constants (a discrete Fourier transform). The real
@@ -452,7 +446,7 @@ def given_their_number(offset: Tensor, first: Tensor, either: Tensor) -> tuple[T
     """
     g = offset.shape[-1]
     number = first.sum(dim=-1, keepdim=True)
-    open_ = (number > 0) & (number < either.sum(dim=-1, keepdim=True))  # otherwise there is one order only
+    open_ = (number > 0) & (number < either.sum(dim=-1, keepdim=True))  # otherwise there is only one order
     number = number * open_
     ranked = offset.masked_fill(~either, -torch.inf).sort(dim=-1, descending=True).values
     last, next_ = ranked.gather(-1, (number - 1).clamp(min=0)), ranked.gather(-1, number.clamp(max=g - 1))
@@ -496,7 +490,7 @@ def signed(shard: Shard, broadcast: Broadcast, seed: int, draws: int) -> Iterato
         width = block.y.shape[1]
         count = max(1, SIGNS_AT_ONCE // (draws * max(width, SCORES)))
         for first in range(0, len(block.positions), count):
-            part = _part(block, slice(first, first + count))
+            part = part_of(block, slice(first, first + count))
             samples = samples_of(part, broadcast)
             drawn = np.zeros((len(part.positions), draws, width), dtype=np.float32)
             for b, (key, size) in enumerate(zip(part.keys, part.sizes.tolist(), strict=True)):
@@ -510,7 +504,8 @@ def _random_signs(key: int, draws: int, size: int) -> np.ndarray:
     return 1 - 2 * bits.reshape(draws, size).astype(np.float32)
 
 
-def _part(block: Block, rows: slice) -> Block:
+def part_of(block: Block, rows: slice) -> Block:
+    """Return some of the clients of a block."""
     mask = None if block.mask is None else block.mask[rows]
     return replace(
         block,

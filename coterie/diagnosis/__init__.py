@@ -1,4 +1,4 @@
-"""Diagnosis of a federation before training: whether clients differ, in what, in which groups, and what to do.
+"""Diagnosis of a federation before training: tests of differences, groups of clients, and a recommended method.
 
-The package is called `diagnosis`, since `coterie.diagnose` is the function.
+The package is called `diagnosis` because `coterie.diagnose` is the function.
 """

@@ -1,38 +1,49 @@
-"""What to do: a small table from what was found to a method."""
+"""The recommended method, with the reason in a sentence."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from coterie.diagnosis.values import Gain, Power, Recommendation, Setting, Shift, Structure
 
 RESTARTS = 10
-"""Random first models of ifca of which the best is kept; fewer often miss a group."""
+"""Random initial models of ifca of which the best are kept; fewer often miss a group."""
 WORTHWHILE = 0.05
 """Share of the loss of one model below which a gain is called small."""
+NEARLY = 0.8
+"""Share of the gain of a model for each client from which groups are recommended without being certain of them."""
+
+Learned = Literal["regression", "logistic", "network"]
+"""Kind of model: for numbers, for classes of a few features, or for classes of more features than are tested."""
 
 
-def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, regression: bool) -> Recommendation:
-    """Return the method that suits the findings, with the reason in a sentence."""
-    if structure.kind == "groups" and shift.kind != "labels":
-        return _groups(structure, power, gain)
-    most = f"{gain.most_over_one:.3g} of {gain.one_model:.3g} {gain.unit}"
+def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, learned: Learned) -> Recommendation:
+    """Return the recommended method."""
     if structure.kind == "one":
-        if gain.most_over_one > WORTHWHILE * gain.one_model:
-            return _one_model(
-                f"No difference in the relation was found, but there are too few samples to exclude a gain of up to "
-                f"{most}: train one model, and diagnose again with more samples."
-            )
-        if shift.kind in ("labels", "features"):
-            return _one_model(
-                f"Only the {shift.kind} differ: one model learns from all clients; groups could gain at most {most}."
-            )
-        return _one_model(f"One model fits all clients: groups could gain at most {most}, with 95 % confidence.")
+        return _one_model(_alike(shift, gain))
     if shift.kind == "labels":
         return _fine_tuned(
             "Only the frequency of the labels differs, which moves the intercept of each client: one model that every "
             "client fine-tunes adapts to that, and the slopes are learned from all clients."
         )
+    if learned == "network":
+        return _found_in_training(structure)
+    if structure.kind == "groups" and gain.over_one.low <= 0:
+        expected = gain.over_one
+        return _one_model(
+            f"The clients seem to form {structure.clusters} groups, but a model for each may gain nothing: the "
+            f"expected gain is {expected.value:.3g} {gain.unit}, between {expected.low:.3g} and {expected.high:.3g}."
+        )
+    if structure.kind == "groups":
+        return _groups(gain, _certain(structure, power, gain))
+    if gain.over_one.low > 0 and gain.personal is not None and gain.over_one.value >= NEARLY * gain.personal.value:
+        return _groups(
+            gain,
+            f"The clients differ, and whether they form groups cannot be told. But {gain.clusters} groups are expected "
+            f"to lower the {gain.unit} by {_lowered(gain)}, as much as or nearly as much as a model for each client.",
+        )
     if structure.kind == "continuum":
-        better = "a linear mixed model, or one model that every client fine-tunes," if regression else ""
+        better = "a linear mixed model, or one model that every client fine-tunes," if learned == "regression" else ""
         better = better or "one model that every client fine-tunes"
         return _fine_tuned(
             f"The clients differ smoothly and do not form groups: {better} fits that better than clusters."
@@ -43,26 +54,56 @@ def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, regr
     )
 
 
-def _groups(structure: Structure, power: Power, gain: Gain) -> Recommendation:
-    count = structure.clusters or 1
-    share = gain.over_one.value / gain.one_model
-    if gain.over_one.low <= 0:
-        return _one_model(
-            f"The clients seem to form {count} groups, but a model for each may gain nothing: the expected gain is "
-            f"{gain.over_one.value:.3g} {gain.unit}, between {gain.over_one.low:.3g} and {gain.over_one.high:.3g}."
+def _alike(shift: Shift, gain: Gain) -> str:
+    most = f"{gain.most_over_one:.3g} of {gain.one_model:.3g} {gain.unit}"
+    if gain.most_over_one > WORTHWHILE * gain.one_model:
+        return (
+            f"No difference in the relation was found, but there are too few samples to exclude a gain of up to "
+            f"{most}: train one model, and diagnose again with more samples."
         )
+    if shift.kind in ("labels", "features"):
+        return f"Only the {shift.kind} differ: one model learns from all clients; groups could gain at most {most}."
+    return f"One model fits all clients: groups could gain at most {most}, with 95 % confidence."
+
+
+def _certain(structure: Structure, power: Power, gain: Gain) -> str:
     needed = power.samples_needed
     placing = "" if needed is None else f"; a client needs about {needed} samples to be placed"
-    reason = (
-        f"There are {count} groups, and a model for each is expected to lower the {gain.unit} by "
-        f"{gain.over_one.value:.3g} ({100 * share:.0f} % of that of one model){placing}."
+    return (
+        f"There are {structure.clusters} groups, and a model for each is expected to lower the {gain.unit} by "
+        f"{_lowered(gain)}{placing}."
     )
+
+
+def _lowered(gain: Gain) -> str:
+    share = gain.over_one.value / gain.one_model if gain.one_model > 0 else 0.0
+    return f"{gain.over_one.value:.3g} ({100 * share:.0f} % of that of one model)"
+
+
+def _groups(gain: Gain, reason: str) -> Recommendation:
+    count = gain.clusters or 1
     return Recommendation(
         "ifca",
         (Setting("clusters", count), Setting("restarts", RESTARTS)),
         ("--method", "ifca", "--clusters", str(count), "--restarts", str(RESTARTS)),
         False,
         reason,
+    )
+
+
+def _found_in_training(structure: Structure) -> Recommendation:
+    """Return the recommendation of the method that compares clients by the features of the trained network.
+
+    A logistic model of a few principal components finds that clients differ, but not always the number of groups.
+    """
+    found = f"{structure.clusters} groups" if structure.kind == "groups" else "differences that may form groups"
+    return Recommendation(
+        "hcfl+",
+        (),
+        ("--method", "hcfl+"),
+        False,
+        f"A logistic model of the main components of the features finds {found}. hcfl+ compares the clients by the "
+        "features that the trained model itself learns, and forms as many groups as these call for.",
     )
 
 

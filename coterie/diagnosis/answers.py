@@ -1,4 +1,4 @@
-"""The diagnosis in words: five questions, each with an answer of one or two sentences and the numbers behind it."""
+"""The diagnosis in words: five questions with their answers and the supporting numbers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from coterie.diagnosis.values import Diagnosis, Estimate, Gain, Recommendation, ShiftTest, Structure
 
 LEAST_P = 0.001
-"""Smaller p-values are shown as `p < 0.001`."""
+"""Smallest p-value that is shown; smaller ones are shown as `p < 0.001`."""
 LEAST_LENGTH, MOST_LENGTH = 1e-5, 1e7
-"""Lengths of intervals between which numbers are written without an exponent."""
+"""Range of lengths of intervals for which numbers are written without an exponent."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Answer:
 
 
 def answers(diagnosis: Diagnosis) -> tuple[Answer, ...]:
-    """Return the five questions with their answers, in the order in which a reader asks them."""
+    """Return the five questions with their answers."""
     return (
         _differ(diagnosis),
         Answer("In what do they differ?", diagnosis.shift.sentence, tuple(_aspects(diagnosis))),
@@ -64,7 +64,7 @@ def subject(diagnosis: Diagnosis) -> str:
 
 
 def _differ(diagnosis: Diagnosis) -> Answer:
-    """Whether one model fits all clients."""
+    """Return whether one model fits all clients."""
     test = diagnosis.shift.model
     if test.rejects:
         sentence = f"Yes. One model does not fit all clients ({p_text(test.p_value)})."
@@ -77,7 +77,7 @@ def _differ(diagnosis: Diagnosis) -> Answer:
 
 
 def _aspects(diagnosis: Diagnosis) -> Iterator[str]:
-    """One sentence for each aspect in which clients can differ."""
+    """Yield one sentence for each aspect in which clients can differ."""
     shift = diagnosis.shift
     for name, test in (("Relation", shift.relation), ("Features", shift.features), ("Labels", shift.labels)):
         yield f"{name}: {aspect_text(test)}."
@@ -90,7 +90,7 @@ def aspect_text(test: ShiftTest) -> str:
 
 
 def _form(structure: Structure) -> Iterator[str]:
-    """By how much the best number of groups beats a smooth spread, or is beaten by it."""
+    """Yield a comparison of the best number of groups with a smooth spread."""
     if structure.candidates and structure.continuum is not None:
         best = min(structure.candidates, key=lambda candidate: candidate.criterion)
         behind = structure.continuum - best.criterion
@@ -101,12 +101,8 @@ def _form(structure: Structure) -> Iterator[str]:
 
 
 def _known(diagnosis: Diagnosis) -> Answer:
-    """Which clients can be placed, and what groups are expected to gain."""
-    return Answer(
-        "What can be known?",
-        _placed(diagnosis),
-        tuple(_gained(diagnosis.gain, groups=bool(diagnosis.structure.sizes))),
-    )
+    """Return which clients can be placed in a group, and the expected gain of groups."""
+    return Answer("What can be known?", _placed(diagnosis), tuple(_gained(diagnosis.gain)))
 
 
 def _placed(diagnosis: Diagnosis) -> str:
@@ -126,19 +122,25 @@ def _placed(diagnosis: Diagnosis) -> str:
     )
 
 
-def _gained(gain: Gain, groups: bool) -> Iterator[str]:
-    if groups:
+def _gained(gain: Gain) -> Iterator[str]:
+    """Yield the expected gain of groups, or an upper bound if no groups were tried."""
+    if gain.clusters is not None:
         yield (
-            f"Expected gain of one model per group over one model: {with_interval(gain.over_one)} {gain.unit}, of "
-            f"{number(gain.one_model)}."
+            f"Expected gain of {plural(gain.clusters, 'group')} over one model, by cross-validation: "
+            f"{with_interval(gain.over_one)} {gain.unit}, of {number(gain.one_model)}."
         )
         yield f"Expected gain over one model per client: {with_interval(gain.over_local)} {gain.unit}."
     elif gain.most_over_one >= gain.one_model:
         yield "The gain of personalisation over one model has no useful upper bound."
     else:
         yield (
-            f"No personalisation would gain more than {number(gain.most_over_one)} {gain.unit} over one model, of "
-            f"{number(gain.one_model)}, with 95 % confidence."
+            f"No personalisation is expected to gain more than {number(gain.most_over_one)} {gain.unit} over one "
+            f"model, of {number(gain.one_model)}, with 95 % confidence."
+        )
+    if gain.personal is not None and gain.personal.low > 0:
+        yield (
+            f"Expected gain of one model per client that is shrunken to the others: {with_interval(gain.personal)} "
+            f"{gain.unit}."
         )
 
 
@@ -166,7 +168,7 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def in_step(estimate: Estimate) -> tuple[str, str, str]:
-    """Return the estimate and the ends of its interval with equal decimals: as many as the interval's length merits."""
+    """Return the estimate and the ends of its interval with equal decimals, chosen by the length of the interval."""
     ends = (estimate.value, estimate.low, estimate.high)
     length = estimate.high - estimate.low
     if not all(map(math.isfinite, ends)) or not LEAST_LENGTH < length < MOST_LENGTH:
@@ -177,7 +179,7 @@ def in_step(estimate: Estimate) -> tuple[str, str, str]:
 
 
 def p_text(p_value: float) -> str:
-    """Return a p-value as a reader expects it."""
+    """Return a p-value as text."""
     return f"p < {LEAST_P:g}" if p_value < LEAST_P else f"p = {p_value:.2g}"
 
 

@@ -1,4 +1,4 @@
-"""What follows from the structure: who can be placed, and what clusters would gain."""
+"""Consequences of the structure: which clients can be placed in a group, and the expected gain of groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from coterie.client.aspects import ASPECTS
+from coterie.diagnosis.held_out import HeldOut
 from coterie.diagnosis.mixture import Mixture
 from coterie.diagnosis.pooled import Pooled
 from coterie.diagnosis.session import Floats
@@ -42,7 +43,7 @@ def placing_probability(mixture: Mixture, noise: float, samples: float) -> float
 
 
 def find_power(found: Found, differences: Differences, pooled: Pooled, unit: str) -> Power:
-    """Return how many samples a client needs to be placed.
+    """Return the number of samples that a client needs to be placed in its group.
 
     Args:
         found: The structure.
@@ -76,63 +77,72 @@ def _samples_needed(mixture: Mixture, noise: float) -> int | None:
 # ---- gain ----------------------------------------------------------------------------------------------------
 
 
-def find_gain(found: Found, differences: Differences, scores: Scores, pooled: Pooled, seed: int) -> Gain:
-    """Return the expected gain of clusters over one model and over local models, on new samples of the same clients.
-
-    A difference d of the coefficients, in directions of unit information, costs |d|^2 sigma^2 of the mean squared
-    error, or |d|^2 / 2 of the log loss. A fit of p coefficients with n samples costs as much as |d|^2 = p / n.
+def find_gain(held_out: HeldOut, found: Found, scores: Scores, pooled: Pooled, seed: int) -> Gain:
+    """Return the expected gain of groups over one model and over local models, on new samples of the same clients.
 
     Args:
+        held_out: Cross-validated losses.
         found: The structure.
-        differences: Evidence of the clients.
         scores: Scores of the tests.
         pooled: The pooled fits.
         seed: Seed of the bootstrap over clients.
     """
-    cost = pooled.score if pooled.classes is None else 0.5
-    unit = "mean squared error" if pooled.classes is None else "log loss"
-    n, noise, p = scores.sizes, differences.noise, pooled.parameters
-    index = ASPECTS.index("model")
+    regression = pooled.classes is None
+    scale = 2 * pooled.scalars["y_scale"] ** 2 if regression else 1.0
+    one, n = held_out.one, held_out.sizes
+    groups = one if held_out.groups is None else held_out.groups
+    models = 1 if found.groups is None else found.groups.clusters
     counts = resampled_counts(len(n), seed)
-    between = squared_interval(scores.pairs[:, index], n * (n - 1), n, scores.drawn[index], counts)
-    information = information_scale(scores, pooled.samples)
-    spread, highest = between.value / information, between.high / information
-    mixture = found.mixture
-    if found.structure.kind == "groups":
-        won, left = _explained(mixture, differences.raw.information / n[:, None, None])
-        fitted = (mixture.clusters - 1) * p * noise / pooled.samples
-        over_one, left = won - fitted, left + mixture.variances.sum()
-    else:
-        over_one, left = np.zeros(len(n)), np.full(len(n), spread)
-    worst = max(pooled.null_score - pooled.score, 0.0) / cost + left
-    alone = np.minimum(noise * p / np.maximum(n - p - 1, 1e-9), worst)
+
+    def gain(before: Floats, after: Floats) -> Estimate:
+        return _per_sample((before - after) * scale, n, counts, models)
+
+    loss = float(one.sum() / n.sum()) * scale
+    over_one = gain(one, groups)
+    most = max(_most_over_one(scores, pooled, seed), over_one.high)
     return Gain(
-        unit,
-        pooled.score,
-        _weighted(over_one * cost, n, counts),
-        _weighted((alone - left) * cost, n, counts),
-        min(max(highest, 0.0) * cost, pooled.score),
+        "mean squared error" if regression else "log loss",
+        loss,
+        over_one,
+        gain(held_out.local, groups),
+        min(most, loss),
+        None if found.groups is None else found.groups.clusters,
+        gain(one, held_out.personal),
     )
 
 
-def _explained(mixture: Mixture, information: Floats) -> tuple[Floats, Floats]:
-    """Return |d|^2 that clusters take away from each client's loss, and that wrong placements leave, (m,) each.
+def _most_over_one(scores: Scores, pooled: Pooled, seed: int) -> float:
+    """Return the upper end of the gain of any personalisation, from the test of the model.
 
-    Lengths are those of the client's own features: `information` (m, r, r) of one of its samples.
+    A difference d of the coefficients, in directions of unit information, costs |d|^2 sigma^2 of the mean squared
+    error, or |d|^2 / 2 of the log loss.
     """
-    off = mixture.centres[None] - mixture.centres[mixture.memberships.argmax(axis=1)][:, None]
-    wrong = np.einsum("mkr,mrs,mks->mk", off, information, off, optimize=True)
-    full = np.einsum("kr,mrs,ks->mk", mixture.centres, information, mixture.centres, optimize=True)
-    left = (mixture.memberships * wrong).sum(axis=1)
-    return (mixture.memberships * full).sum(axis=1) - left, left
+    n, index = scores.sizes, ASPECTS.index("model")
+    counts = resampled_counts(len(n), seed)
+    between = squared_interval(scores.pairs[:, index], n * (n - 1), n, scores.drawn[index], counts)
+    cost = pooled.score if pooled.classes is None else 0.5
+    return max(between.high / information_scale(scores, pooled.samples), 0.0) * cost
 
 
-def _weighted(values: Floats, sizes: Floats, counts: Floats) -> Estimate:
-    """Return the mean over samples with an interval by bootstrap over clients."""
-    weights = counts * sizes
-    drawn = weights @ values / weights.sum(axis=1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return Estimate(float(sizes @ values / sizes.sum()), float(low), float(high))
+def _per_sample(values: Floats, sizes: Floats, counts: Floats, models: int) -> Estimate:
+    """Return the sum of the clients' values per sample, with an interval by bootstrap over clients.
+
+    The interval is widened as that of a regression with as many coefficients as there are models to be fitted.
+
+    Args:
+        values: A value of each client, (m,).
+        sizes: n_i, (m,).
+        counts: How often each client is in each bootstrap sample, (resamples, m).
+        models: Number of models that were fitted to the clients.
+    """
+    from scipy.special import stdtrit  # slow to import
+
+    clients = len(values)
+    free = max(clients - models, 1)
+    value = float(values.sum() / sizes.sum())
+    drawn = counts @ values / (counts @ sizes)
+    reach = float(drawn.std() * stdtrit(free, 0.975)) * math.sqrt(clients / free)
+    return Estimate(value, value - reach, value + reach)
 
 
 # ---- clients -------------------------------------------------------------------------------------------------
@@ -188,6 +198,6 @@ def _along(differences: Differences, axis: Floats) -> tuple[list[float], list[fl
     meat = np.einsum("r,mrs,s->m", axis, differences.meat, axis)
     meat = np.maximum(meat, information * differences.noises)
     value = (raw.score @ axis) / information
-    most = 1e6  # a client without information about the direction has no end of an interval
+    most = 1e6  # a client without information about the direction would have an infinite interval
     value, error = np.clip(value, -most, most), np.minimum(np.sqrt(meat) / information, most)
     return [float(v) for v in value], [float(e) if math.isfinite(e) else most for e in error]

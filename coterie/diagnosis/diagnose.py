@@ -1,4 +1,4 @@
-"""The diagnosis of a federation, in a handful of exchanges."""
+"""The diagnosis of a federation: tests, groups and a recommendation from a few exchanges."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import torch
 from coterie.client.group import ClientGroup
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.federation import Federation
-from coterie.diagnosis.advice import recommend
+from coterie.diagnosis.advice import Learned, recommend
 from coterie.diagnosis.consequences import client_rows, find_gain, find_power
+from coterie.diagnosis.held_out import cross_validate
 from coterie.diagnosis.pooled import Pooled, pooled_fit
 from coterie.diagnosis.session import Session
 from coterie.diagnosis.shift import ask_scores, find_shift, model_differs
 from coterie.diagnosis.structure import ask_differences, find_structure
-from coterie.diagnosis.values import Cost, DataFacts, Diagnosis, Structure
+from coterie.diagnosis.values import Cost, DataFacts, Diagnosis
 from coterie.engines.remote import RemoteClients
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
@@ -26,19 +27,18 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.settings import RunSettings
 
 FEWEST_CLIENTS = 4
-SMALL_GROUP, LARGER = 2, 2
-"""A group of at most 2 clients is remarked on where the largest has more than twice as many."""
 
 
-def diagnose(data: ClientDirectory, *, seed: int = 0) -> Diagnosis:
-    """Return whether the clients differ, in what, in which groups, and what to do, before anything is trained.
+def diagnose(data: ClientDirectory, *, seed: int = 0, network: bool = True) -> Diagnosis:
+    """Test whether the clients differ and whether they form groups, and recommend a method, before training.
 
-    Clients send sums, and rows with one score and two small matrices for each client. A linear model, or a logistic
-    model for classes, of the principal components of the features stands for whatever will be trained.
+    Clients send sums, and rows with scores, small matrices and losses. A linear model, or a logistic model for classes,
+    of the principal components of the features stands for the model that will be trained.
 
     Args:
         data: The clients, simulated or remote.
         seed: Seed of the random signs and of the search for groups.
+        network: Whether a neural network may be trained; otherwise methods that need one are not recommended.
 
     Returns:
         The diagnosis; `to_json` gives all of it.
@@ -62,44 +62,45 @@ def diagnose(data: ClientDirectory, *, seed: int = 0) -> Diagnosis:
             f"a diagnosis compares clients and needs at least {FEWEST_CLIENTS} of them, got {len(data.clients)}: "
             "check the client column"
         )
-    return diagnose_clients(federation_of(data, seed), data, seed)
+    return diagnose_clients(federation_of(data, seed), data, seed, network)
 
 
-def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -> Diagnosis:
+def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int, network: bool = True) -> Diagnosis:
     """Return the diagnosis of clients that can be asked; see `diagnose`.
 
     Args:
         federation: The clients.
-        data: What is known of them.
+        data: Description of the clients.
         seed: Seed of the random signs and of the search for groups.
+        network: Whether a neural network may be trained.
     """
     began = time.perf_counter()
     session = Session.of(federation)
     pooled = pooled_fit(session, data.profile, seed)
     scores = ask_scores(session, pooled, seed)
     shift = find_shift(scores, pooled, data.schema.target, seed)
-    differences = ask_differences(session, pooled, scores)
+    differences = ask_differences(session, pooled, scores, seed)
     found = find_structure(differences, model_differs(shift), seed)
     power = find_power(found, differences, pooled, shift.model.unit)
-    gain = find_gain(found, differences, scores, pooled, seed)
-    sizes = session.sizes.astype(np.float64)
-    clients = client_rows(session.ids, found, differences, pooled, sizes)
+    facts = _facts(data, pooled, session)
+    clients = client_rows(session.ids, found, differences, pooled, session.sizes.astype(np.float64))
+    gain = find_gain(cross_validate(session, pooled, differences, found, seed), found, scores, pooled, seed)
     return Diagnosis(
-        facts=_facts(data, pooled, session),
+        facts=facts,
         shift=shift,
         structure=found.structure,
         power=power,
         gain=gain,
         clients=clients,
-        recommendation=recommend(shift, found.structure, power, gain, data.profile.classes is None),
-        warnings=_warnings(pooled, found.structure, session),
+        recommendation=recommend(shift, found.structure, power, gain, _learned(pooled, network)),
+        warnings=_warnings(pooled, session),
         cost=Cost(session.exchanges, session.bytes_up, session.bytes_down, time.perf_counter() - began),
         seed=seed,
     )
 
 
 def federation_of(data: ClientDirectory, seed: int) -> Federation:
-    """Return the clients as a diagnosis asks them: simulated with a linear or logistic learner, or where they are."""
+    """Return the clients as a federation: simulated with a linear or logistic learner, or remote."""
     name = "linear" if data.profile.classes is None else "logistic"
     learner = make_learner(name, data.profile)
     if isinstance(data, RemoteClients):
@@ -110,6 +111,13 @@ def federation_of(data: ClientDirectory, seed: int) -> Federation:
         )
     group = ClientGroup.of(data, learner, torch.float64, torch.device("cpu"), None, seed, keeps=False)
     return Simulated(group)
+
+
+def _learned(pooled: Pooled, network: bool) -> Learned:
+    """Return the kind of model that suits the data."""
+    if pooled.classes is None:
+        return "regression"
+    return "network" if network and pooled.summarised else "logistic"
 
 
 def _facts(data: ClientDirectory, pooled: Pooled, session: Session) -> DataFacts:
@@ -131,13 +139,13 @@ def _facts(data: ClientDirectory, pooled: Pooled, session: Session) -> DataFacts
     )
 
 
-def _warnings(pooled: Pooled, structure: Structure, session: Session) -> tuple[str, ...]:
+def _warnings(pooled: Pooled, session: Session) -> tuple[str, ...]:
     found = []
     perfect = PERFECT_LOSS if pooled.classes is not None else 1 - PERFECT_R2
     if pooled.score < perfect * pooled.null_score:
         found.append(
-            "One model for all predicts the target almost without error: probably a feature holds the target or was "
-            "computed from it. Leave that feature out; otherwise this diagnosis means little."
+            "One model for all clients predicts the target almost without error: a feature probably contains the "
+            "target or was computed from it. Leave that feature out; otherwise this diagnosis means little."
         )
     if session.silent:
         names = ", ".join(session.silent[:5]) + (", ..." if len(session.silent) > 5 else "")
@@ -146,13 +154,6 @@ def _warnings(pooled: Pooled, structure: Structure, session: Session) -> tuple[s
         found.append(
             f"The {pooled.summarised} features were summarised by {pooled.components} principal components; "
             "differences in other directions are not seen."
-        )
-    small = [size for size in structure.sizes if size <= SMALL_GROUP]
-    if small and max(structure.sizes) > LARGER * SMALL_GROUP:
-        groups = "1 group has" if len(small) == 1 else f"{len(small)} groups have"
-        found.append(
-            f"{groups} no more than {SMALL_GROUP} clients: these may be single clients that deviate rather than "
-            "groups, and the expected gain may rest on them. Compare with fewer clusters."
         )
     few = int((session.sizes < 2).sum())
     if few:

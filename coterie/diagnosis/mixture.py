@@ -18,7 +18,7 @@ STARTS = 6
 STEPS, SHORT_STEPS, SPREAD_STEPS = 200, 8, 60
 SETTLED = 1e-7
 NEGLIGIBLE = 1e-4
-"""Variance between clients, relative to that of the noise of a sample, below which a direction does not spread."""
+"""Variance between clients, relative to the noise of a sample, below which a direction counts as without spread."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Evidence:
         return np.asarray(self.score @ centres.T - bent / 2)
 
     def spread_by(self, variances: Floats) -> tuple[Evidence, Floats, Floats]:
-        """Return the same evidence about centres around which clients spread with variances (r,).
+        """Return the evidence about centres around which the clients spread with variances (r,).
 
         Returns:
             The evidence about the centres, the constants of the clients (m,), and the covariances of a client's
@@ -72,20 +72,29 @@ class Mixture:
         return len(self.centres)
 
 
-def fit_points(evidence: Evidence, clusters: int, before: Mixture | None, random: np.random.Generator) -> Mixture:
-    """Return the best mixture of K points found from several starts.
+def fit_points(
+    evidence: Evidence,
+    clusters: int,
+    before: Mixture | None,
+    random: np.random.Generator,
+    centres: Floats | None = None,
+) -> Mixture:
+    """Return the best mixture of K points from several initial values.
 
     Args:
         evidence: Evidence of the clients.
         clusters: Number of points (K).
-        before: Mixture of K - 1 points, which is one of the starts with the worst fitting client added.
-        random: Generator of the other starts.
+        before: Mixture of K - 1 points; with the worst fitting client added it is one of the initial values.
+        random: Generator of the other initial values.
+        centres: Centres (K, r) that are one more initial value.
     """
     own = _shrunken(evidence)
     starts = [_spread_starts(evidence, own, clusters, random) for _ in range(STARTS if clusters > 1 else 1)]
     if before is not None:
         missed = evidence_of_own(evidence, own) - evidence.of_centres(before.centres).max(axis=1)
         starts.append(np.vstack([before.centres, own[missed.argmax()]]))
+    if centres is not None:
+        starts.append(centres)
     zeros = np.zeros(len(evidence.score))
     tried = [_maximise(evidence, zeros, start, SHORT_STEPS) for start in starts]
     best = max(tried, key=lambda found: found[2])
@@ -98,7 +107,7 @@ def fit_spread(evidence: Evidence, start: Mixture, common: bool) -> Mixture:
 
     Args:
         evidence: Evidence of the clients.
-        start: Mixture from which the search starts.
+        start: Initial mixture.
         common: Whether all directions have one variance.
     """
     r = evidence.score.shape[1]
@@ -125,19 +134,19 @@ def fit_spread(evidence: Evidence, start: Mixture, common: bool) -> Mixture:
 
 
 def evidence_of_own(evidence: Evidence, own: Floats) -> Floats:
-    """Return the log likelihood of every client at its own coefficients (m, r), (m,)."""
+    """Return the log likelihood (m,) of every client at coefficients of its own (m, r)."""
     bent = np.einsum("mr,mrs,ms->m", own, evidence.information, own, optimize=True)
     return np.asarray((evidence.score * own).sum(axis=1) - bent / 2)
 
 
 def _shrunken(evidence: Evidence) -> Floats:
-    """Return each client's own coefficients, shrunken as if it had one more sample without a difference, (m, r)."""
+    """Return the coefficients of each client, shrunken as by one more sample without a difference, (m, r)."""
     ridged = evidence.information + np.eye(evidence.score.shape[1])
     return np.asarray(np.linalg.solve(ridged, evidence.score[..., None])[..., 0])
 
 
 def _spread_starts(evidence: Evidence, own: Floats, clusters: int, random: np.random.Generator) -> Floats:
-    """Return K clients' coefficients, each drawn with a probability that grows with its misfit so far."""
+    """Return the coefficients of K clients, drawn one by one with a probability proportional to the misfit."""
     alone = evidence_of_own(evidence, own)
     centres = np.zeros((0, own.shape[1]))
     missed = np.maximum(alone, 0) + 1e-12
@@ -159,7 +168,7 @@ def _memberships(evidence: Evidence, constants: Floats, centres: Floats, shares:
 def _maximise(
     evidence: Evidence, constants: Floats, centres: Floats, steps: int, shares: Floats | None = None
 ) -> tuple[Floats, Floats, float]:
-    """Return centres, shares and log likelihood after steps of expectation and maximisation."""
+    """Return centres, shares and log likelihood after steps of the EM algorithm."""
     clusters, r = centres.shape
     shares = np.full(clusters, 1 / clusters) if shares is None else shares
     m = len(evidence.score)

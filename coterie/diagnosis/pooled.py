@@ -18,11 +18,11 @@ from coterie.diagnosis.session import Session
 from coterie.errors import InputError
 
 MOST_FEATURES = 200
-"""More features than this are first projected onto this many random directions."""
+"""Largest number of features; more are first projected onto as many random directions."""
 MOST_COMPONENTS = 60
 MOST_PARAMETERS = 120
 SAMPLES_PER_PARAMETER = 10
-"""Fewer samples than this for a coefficient of the pooled model would fit it to chance."""
+"""Smallest number of samples for each coefficient of the pooled model; fewer would overfit."""
 COLLINEAR = 1e-8
 """Eigenvalue of the features' correlation matrix below which a direction counts as empty."""
 CONSTANT = 1e-12
@@ -32,15 +32,15 @@ MOMENT_FEATURES = 6
 BINS = 8
 GRID = 511
 RIDGE = 1.0
-"""Weight of the squared coefficients of standardised features in logistic fits: as much as one sample."""
+"""Weight of the squared coefficients of standardised features in logistic fits: the weight of one sample."""
 NEWTON_STEPS = 10
 SETTLED = {"model": 1e-3, "slopes": 1e-2}
-"""Length of a Newton step that is the last; the error is about its square."""
+"""Length of a Newton step below which a fit ends; the error is about its square."""
 
 
 @dataclass
 class Pooled:
-    """Everything that is the same for all clients; the arrays in `common` are sent to them."""
+    """The fits and coordinates common to all clients; the arrays in `common` are sent to them."""
 
     samples: int
     classes: int | None
@@ -55,9 +55,9 @@ class Pooled:
     score: float = 0.0
     """Mean squared error or log loss of the pooled model."""
     null_score: float = 0.0
-    """The same for a model without features."""
+    """Mean squared error or log loss of a model without features."""
     summarised: int = 0
-    """Number of features that were summarised by fewer components; 0 if none were."""
+    """Number of features if they are summarised by fewer components, else 0."""
 
     @property
     def components(self) -> int:
@@ -65,7 +65,7 @@ class Pooled:
 
     @property
     def contrasts(self) -> int:
-        """c, the number of residuals of a sample."""
+        """Number of residuals of a sample (c)."""
         return int(self.common["contrast"].shape[0]) if "contrast" in self.common else 1
 
     @property
@@ -125,7 +125,7 @@ def _contrast(shares: Tensor) -> tuple[Tensor, float]:
 
 
 def _components(pooled: Pooled, session: Session, seed: int) -> None:
-    """Fill in the basis of the features, and for a regression the bins of the targets."""
+    """Compute the basis of the features, and for a regression the bins of the targets."""
     center = pooled.common["center"]
     d = len(center)
     first = torch.eye(d, dtype=torch.float64)
@@ -186,7 +186,7 @@ def _bins(pooled: Pooled, grid: Tensor, histogram: Tensor) -> None:
 
 
 def _moments(pooled: Pooled, session: Session) -> None:
-    """Fill in what the tests of features and labels need; for a regression fit the models."""
+    """Compute the arrays for the tests of features and labels; for a regression also fit the models."""
     labels, regression = len(pooled.label_shares), pooled.classes is None
     sent = _present(pooled, "center", "basis", "edges")
     sums = session.ask(DiagnosisMoments(labels, regression), sent, pooled.scalars).sums
@@ -219,7 +219,7 @@ def _logistic(pooled: Pooled, session: Session) -> None:
     common, c, q = pooled.common, pooled.contrasts, pooled.components
     shares = pooled.label_shares
     present = shares > 0
-    ones = torch.ones(int(present.sum()), 1, dtype=torch.float64)  # logits are open up to a constant
+    ones = torch.ones(int(present.sum()), 1, dtype=torch.float64)  # logits are determined up to a constant
     columns = torch.cat([common["contrast"].T[present], ones], dim=1)
     intercept = torch.linalg.lstsq(columns, shares[present, None].log()).solution[:c, 0]
     common["model"] = torch.cat([intercept[None], torch.zeros(q, c, dtype=torch.float64)])

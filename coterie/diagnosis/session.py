@@ -39,7 +39,7 @@ class Session:
 
     @property
     def sizes(self) -> Positions:
-        """n_i of the clients that answered so far, (m,)."""
+        """n_i of the clients that answered every exchange so far, (m,)."""
         return self.federation.sizes[self.asked]
 
     def ask(self, task: Task, common: Params, scalars: Mapping[str, float], each: Params | None = None) -> Reply:
@@ -52,7 +52,7 @@ class Session:
             each: Arrays with one row for each of `asked`, of which each client gets its own.
 
         Raises:
-            TrainingError: if nobody answers.
+            TrainingError: if no client answers.
         """
         broadcast = Broadcast(BEFORE, Clusters({}, K=1), scalars=scalars, each=each or {}, common=common)
         replies = self.federation.ask(task, broadcast, self.asked)
@@ -72,5 +72,5 @@ class Session:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Ids of the clients that answered so far."""
+        """Ids of the clients that answered every exchange so far."""
         return tuple(self.federation.clients[i] for i in self.asked)

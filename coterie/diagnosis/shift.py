@@ -1,4 +1,4 @@
-"""Do clients differ, and in what? Tests of the aspects of a diagnosis."""
+"""Tests of whether clients differ, and in which aspects."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from coterie.diagnosis.values import Estimate, Shift, ShiftKind, ShiftTest
 
 LEVEL = 0.05
 DRAWS = 199
-"""Number of sets of random signs, from which p-values are counted."""
+"""Number of sets of random signs from which p-values are computed."""
 TIE = 1e-5
-"""Difference of standardised statistics that counts as none: draws in which all signs of a client are equal repeat the
-statistic up to rounding errors."""
+"""Difference of standardised statistics below which they count as equal: draws in which all signs of a client are
+equal repeat the statistic up to rounding errors."""
 MOST_HIDDEN = 100.0
-"""Squared difference, relative to the noise of a sample, that stands for any difference."""
+"""Upper bound of squared differences, relative to the noise of a sample, where the data give none."""
 RESAMPLES = 400
 """Number of bootstrap samples of clients, for intervals."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What the clients sent at the pooled fits."""
+    """Statistics of the clients at the pooled fits."""
 
     pairs: Floats
     """U of every client for every aspect, (m, aspects)."""
@@ -80,7 +80,7 @@ def _refit(sums: Params | Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def p_value(pairs: Floats, sizes: Floats, drawn: Floats) -> tuple[float, float]:
-    """Return the statistic and the p-value of a test that clients do not differ.
+    """Return the statistic and the p-value of the hypothesis that clients do not differ.
 
     The statistic is the largest of several weighted sums of pairs, each standardised by the draws. For the p-value the
     sums of the data are standardised together with those of the draws, so that all are treated alike: their rank is
@@ -130,8 +130,8 @@ def resampled_counts(clients: int, seed: int) -> Floats:
 def squared_interval(pairs: Floats, possible: Floats, sizes: Floats, drawn: Floats, counts: Floats) -> Estimate:
     """Return the mean squared difference between clients with an interval by bootstrap over clients.
 
-    The upper end is at least that of the test: the largest difference that the noise could hide. Without clients of
-    two samples that is any difference, for which `MOST_HIDDEN` stands.
+    The upper end is at least that of the test: the largest difference that the noise could hide. If no client has two
+    samples it is `MOST_HIDDEN`.
 
     Args:
         pairs: U of every client, (m,).
@@ -161,17 +161,17 @@ def _test(scores: Scores, aspect: str, possible: Floats, scale: float, unit: str
 
 
 def model_differs(shift: Shift) -> bool:
-    """Return whether one model does not fit all clients, by the test of the model or a strict one of its slopes."""
+    """Return whether the test of the model rejects, or that of the slopes at a quarter of the level."""
     return shift.model.rejects or shift.relation.p_value < shift.level / 4
 
 
 def information_scale(scores: Scores, samples: int) -> float:
-    """Return the mean information of a sample about a coefficient: 1 for a regression, less for far logits."""
+    """Return the mean information of a sample about a coefficient: 1 for a regression, less for large logits."""
     return float(torch.trace(scores.hessian)) / (samples * len(scores.hessian))
 
 
 def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
-    """Return the tests of all aspects and what they say together.
+    """Return the tests of all aspects and the kind of shift.
 
     Args:
         scores: Statistics of the clients.
@@ -210,7 +210,7 @@ def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
 
 
 def _pairs_of_parts(sizes: Floats) -> Floats:
-    """Return about how many pairs of differences between labels the parts of clients have, (m,)."""
+    """Return the approximate number of pairs of differences between labels in the parts of each client, (m,)."""
     _, real = parts_of(torch.from_numpy(sizes))
     inside = (real.sum(dim=2) - 1).clamp(min=0).double()
     return np.asarray(inside.sum(dim=1).pow(2) - inside.pow(2).sum(dim=1))
@@ -226,7 +226,7 @@ _SENTENCES: Mapping[ShiftKind, str] = {
 
 
 def kind_of_shift(p: Mapping[str, float], level: float = LEVEL) -> ShiftKind:
-    """Return what differs between clients from the p-values of all aspects.
+    """Return the kind of shift from the p-values of all aspects.
 
     A difference in one aspect causes others: labels that are more frequent bring their features along and move the
     intercept of p(y|x); other features bring other labels. Hence the order of the questions. The level is shared

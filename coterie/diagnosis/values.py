@@ -9,10 +9,10 @@ from typing import Literal
 from coterie.core.plain import from_plain, to_plain
 
 ShiftKind = Literal["none", "labels", "features", "relation", "several"]
-"""What differs between clients: nothing that was found, p(y) alone, p(x) alone, p(y|x) alone, or more than one."""
+"""Kind of difference between clients: none was found, p(y) only, p(x) only, p(y|x) only, or several of them."""
 
 StructureKind = Literal["one", "groups", "continuum", "unclear"]
-"""Form of the differences in p(y|x): none, a few groups, a smooth spread, or more than the data can tell."""
+"""Form of the differences in p(y|x): none, a few groups, a smooth spread, or unknown for lack of samples."""
 
 SettingValue = int | float | str
 """Value of an option of a method."""
@@ -47,7 +47,7 @@ class Shift:
     """Tests of the three aspects in which clients can differ."""
 
     relation: ShiftTest
-    """p(y|x): whether the same features mean the same target everywhere, apart from the frequency of the targets."""
+    """p(y|x): whether the same features predict the same target, apart from the frequency of the targets."""
     features: ShiftTest
     """p(x): means and squares of the principal components of the features."""
     labels: ShiftTest
@@ -55,7 +55,7 @@ class Shift:
     model: ShiftTest
     """Whether one model, intercept included, fits all clients; this is the test that matters for clustering."""
     conditional: ShiftTest
-    """p(x|y): whether the samples of a class, or of an eighth of the targets, have the same features everywhere."""
+    """p(x|y): whether the samples of a class, or of an eighth of the targets, have the same features."""
     kind: ShiftKind
     level: float
     """Probability of a false alarm in each test."""
@@ -64,7 +64,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A number of groups that was tried."""
+    """Criterion of a number of groups."""
 
     clusters: int
     criterion: float
@@ -73,7 +73,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Structure:
-    """Whether the differences in p(y|x) form groups."""
+    """Form of the differences in p(y|x)."""
 
     kind: StructureKind
     clusters: int | None
@@ -97,7 +97,7 @@ class PowerPoint:
 
 @dataclass(frozen=True)
 class Power:
-    """How many samples a client needs to be placed in a group."""
+    """Number of samples that a client needs to be placed in a group."""
 
     separation: float | None
     """Smallest distance between two groups: standard deviation of the difference of their predictions, in `unit`."""
@@ -114,35 +114,40 @@ class Power:
 class Gain:
     """Expected gain of one model per group, as a decrease of the loss on new samples of the same clients.
 
-    The unit is that of the score: mean squared error of a regression, log loss of a classification.
+    It is measured by cross-validation inside the clients. The unit is that of the score: mean squared error of a
+    regression, log loss of a classification.
     """
 
     unit: str
     one_model: float
     """Expected loss of one model for all clients."""
     over_one: Estimate
-    """Expected loss of one model minus that of clusters."""
+    """Expected loss of one model minus that of groups; 0 if no groups were tried."""
     over_local: Estimate
-    """Expected loss of local models minus that of clusters."""
+    """Expected loss of local models minus that of groups, or minus that of one model if no groups were tried."""
     most_over_one: float
     """Upper bound of the gain of any personalisation over one model, with 95 % confidence."""
+    clusters: int | None = None
+    """Number of groups that were tried; None if none were."""
+    personal: Estimate | None = None
+    """Expected loss of one model minus that of a model for each client that is shrunken to the pooled model."""
 
 
 @dataclass(frozen=True)
 class ClientDiagnosis:
-    """One client, as the forest plot and the map show it."""
+    """Figures of one client, for the forest plot, the map and the table."""
 
     id: str
     samples: int
     deviation: Estimate
-    """Its difference from the pooled model along the direction in which the clients differ most, in the unit of
+    """Difference from the pooled model along the direction in which the clients differ most, in the unit of
     `Shift.model`, with a 95 % interval."""
     distance: float
-    """How much its relation differs from the pooled model: standard deviation of the difference of predictions,
-    shrunken by what chance alone explains."""
+    """Standard deviation of the difference between the client's predictions and those of the pooled model, shrunken by
+    the difference that chance explains."""
     x: float
     y: float
-    """Coordinates on a map of the clients: nearby clients have like relations."""
+    """Coordinates on a map of the clients, on which clients with similar relations are close to each other."""
     group: int | None
     """Most probable group, counted from 0 in the order of `Structure.sizes`; None if there are no groups."""
     probability: float | None
@@ -161,17 +166,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to do, and why."""
+    """The recommended method and the reason."""
 
     method: str
     """Name of a method, as `coterie run --method` knows it."""
     options: tuple[Setting, ...]
     """Options of the method as keywords of `fit`."""
     arguments: tuple[str, ...]
-    """The same as arguments of `coterie run`, such as `--method ifca --clusters 3`."""
+    """Options of the method as arguments of `coterie run`, such as `--method ifca --clusters 3`."""
     do_not_cluster: bool
     reason: str
-    """One sentence."""
+    """Reason in one sentence."""
 
     def settings(self) -> dict[str, SettingValue]:
         """Return the options as keyword arguments of `fit`."""
@@ -180,7 +185,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What was diagnosed."""
+    """Facts about the data and the pooled model."""
 
     name: str
     clients: int
@@ -202,7 +207,7 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the diagnosis took."""
+    """Cost of the diagnosis."""
 
     exchanges: int
     bytes_up: int
@@ -223,7 +228,7 @@ class Diagnosis:
     """In the order of the federation."""
     recommendation: Recommendation
     warnings: tuple[str, ...]
-    """Sentences about what limits the diagnosis, such as clients that did not answer."""
+    """Sentences about limits of the diagnosis, such as clients that did not answer."""
     cost: Cost
     seed: int
 

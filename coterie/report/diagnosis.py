@@ -19,7 +19,7 @@ from coterie.report.template import asset, template
 from coterie.training.runs.outputs import write_output
 
 MOST_ROWS = 1000
-"""Clients in the table; diagnosis.json has all."""
+"""Largest number of clients in the table; diagnosis.json has all clients."""
 
 
 def write_diagnosis(diagnosis: Diagnosis, path: Path, command: str | None = None) -> Path:
@@ -28,7 +28,7 @@ def write_diagnosis(diagnosis: Diagnosis, path: Path, command: str | None = None
     Args:
         diagnosis: The diagnosis.
         path: The file to write.
-        command: What to type in order to follow the recommendation; by default the call in Python.
+        command: Command that follows the recommendation; by default the call in Python.
 
     Returns:
         The path of the file.
@@ -71,7 +71,7 @@ def _words(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return the answer of the whole page in one sentence."""
+    """Return the recommendation in one sentence."""
     recommendation, clusters, gain = diagnosis.recommendation, diagnosis.structure.clusters, diagnosis.gain
     if recommendation.do_not_cluster or clusters is None or gain.one_model <= 0:
         return f"{'Do not cluster. ' if recommendation.do_not_cluster else ''}{recommendation.reason}"
@@ -96,7 +96,7 @@ def _figures(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _criterion(structure: Structure) -> dict[str, Any] | None:
-    """Return the figure and the table of all descriptions of the clients, in the order of their numbers of groups."""
+    """Return the figure and the table of the criteria, ordered by the number of groups."""
     if len(structure.candidates) < 2:
         return None
     values = [(plural(each.clusters, "group"), each.criterion, each.clusters) for each in structure.candidates]
@@ -152,7 +152,7 @@ def _value(estimate: Estimate) -> str:
 
 
 def _legend(clients: tuple[ClientDiagnosis, ...]) -> list[tuple[str, str, int, int]]:
-    """Return name, colour, number of clients and number of certain clients of each group."""
+    """Return the name, colour, number of clients and number of certain clients of each group."""
     groups = sorted({client.group for client in clients if client.group is not None})
     members = {group: [client for client in clients if client.group == group] for group in groups}
     return [
@@ -176,13 +176,18 @@ def _client_row(client: ClientDiagnosis) -> dict[str, Any]:
 
 
 def _gains(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Return the rows of the list of gains: name and value."""
     gain = diagnosis.gain
     rows = [("Loss of one model", f"{plain(gain.one_model)} ({gain.unit})")]
-    if diagnosis.structure.sizes:
+    if gain.clusters is not None:
         rows += [
-            ("Gain of groups over one model", with_interval(gain.over_one)),
+            (f"Gain of {plural(gain.clusters, 'group')} over one model", with_interval(gain.over_one)),
             ("Gain of groups over one model per client", with_interval(gain.over_local)),
         ]
+    if gain.personal is not None:
+        rows.append(
+            ("Gain of one model per client, shrunken to the others, over one model", with_interval(gain.personal))
+        )
     if gain.most_over_one < gain.one_model:
-        rows.append(("Most that any personalisation gains over one model", plain(gain.most_over_one)))
+        rows.append(("Upper bound of the gain of any personalisation over one model", plain(gain.most_over_one)))
     return rows

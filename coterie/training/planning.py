@@ -229,7 +229,7 @@ def _prepared(
     if not isinstance(data, ClientDirectory):
         raise ConfigError(f"data must come from from_arrays, from_table or scenario, got {type(data).__name__}")
     if method == AUTO:
-        return follow(diagnosis_for(data, given), data, learner, given)
+        return follow(diagnosis_for(data, given, learner), data, learner, given)
     data = data.compact()
     kind = type(method) if isinstance(method, Method) else method_class(method)
     given = {name: value for name, value in given.items() if value is not None}
@@ -267,18 +267,20 @@ def _without_questions(method: Method, given: Mapping[str, Any]) -> Method:
     return method.with_options(options)
 
 
-def diagnosis_for(data: ClientDirectory, given: Mapping[str, Any]) -> Diagnosis:
+def diagnosis_for(data: ClientDirectory, given: Mapping[str, Any], learner: LearnerChoice | None = None) -> Diagnosis:
     """Return the diagnosis that chooses the method of a run.
 
     Args:
         data: The clients.
         given: Options of the run by name.
+        learner: As in `prepare`.
 
     Raises:
         ConfigError: if the options do not allow a diagnosis.
     """
     check_before_diagnosis(given)
-    return diagnose(data, seed=int(given.get("seed") or 0))
+    network = learner is None or has_features(make_learner(learner, data.profile))
+    return diagnose(data, seed=int(given.get("seed") or 0), network=network)
 
 
 def check_before_diagnosis(given: Mapping[str, Any]) -> None:

@@ -61,7 +61,15 @@ def grouped(sizes: Sequence[int] = (1, 5, 20, 80, 300, 803), groups: int = 3, na
             f"The clients form {groups} groups.",
         ),
         power=Power(2.1, "log-odds", tuple(PowerPoint(n, 1 - 0.67 * math.exp(-n / 25)) for n in NUMBERS), 66, 4),
-        gain=Gain("log loss", 0.61, Estimate(0.11, 0.07, 0.15), Estimate(0.04, -0.01, 0.09), 0.17),
+        gain=Gain(
+            "log loss",
+            0.61,
+            Estimate(0.11, 0.07, 0.15),
+            Estimate(0.04, -0.01, 0.09),
+            0.17,
+            clusters=groups,
+            personal=Estimate(0.09, 0.05, 0.13),
+        ),
         clients=clients,
         recommendation=Recommendation(
             "ifca",
@@ -100,7 +108,7 @@ def alike() -> Diagnosis:
         shift=Shift(SAME, SAME, SAME, SAME, SAME, "none", 0.05, "No differences were found."),
         structure=Structure("one", 1, (Candidate(1, 0.0), Candidate(2, 31.0)), 12.0, (), "One model fits all."),
         power=Power(None, "log-odds", (), None, 0),
-        gain=replace(made.gain, over_one=Estimate(0.0, 0.0, 0.004), most_over_one=0.004),
+        gain=replace(made.gain, over_one=Estimate(0.0, 0.0, 0.0), most_over_one=0.004, clusters=None, personal=None),
         clients=tuple(replace(c, group=None, probability=None, can_be_placed=False) for c in made.clients),
         recommendation=Recommendation("fedavg", (), ("--method", "fedavg"), True, "No differences were found."),
     )

@@ -252,6 +252,11 @@ def _other_values(array: Array, random: np.random.Generator) -> Array:
 # ---- the rule --------------------------------------------------------------------------------------------------------
 
 
+def _is_ambiguous(refused, nodes) -> bool:
+    """Whether the answers of two nodes have different types, so that nothing tells which of them is the usual one."""
+    return len(nodes) == 2 and len(refused) == 1 and all("otherwise than most" in why for why in refused.values())
+
+
 def test_a_mutated_answer_is_refused_or_leaves_finite_sums(recorded):
     known, refusals = recorded[0], 0
     for label, random in cases("answers", 1000):
@@ -263,12 +268,13 @@ def test_a_mutated_answer_is_refused_or_leaves_finite_sums(recorded):
             label, lambda c=contents, e=exchange: check_answers(c, e.asked, CheckHistory())
         )
         assert error is None, label
-        assert set(refused) <= {victim}, f"{label}: an honest node was refused: {refused}"
+        if not _is_ambiguous(refused, nodes):
+            assert set(refused) <= {victim}, f"{label}: an honest node was refused: {refused}"
         assert set(sound) | set(refused) == set(nodes), label
         refusals += len(refused)
-        if refused:
-            assert refused[victim].isprintable(), label
-            assert len(refused[victim]) < 700, label
+        for why in refused.values():
+            assert why.isprintable(), label
+            assert len(why) < 700, label
         clean = exchange.clean
         total = merge([answer.reply for answer in sound.values()])
         assert total.nbytes >= 0, label

@@ -24,7 +24,7 @@ def diagnoses(monkeypatch):
     calls = []
 
     def returns(value):
-        def diagnose(data, *, seed=0):
+        def diagnose(data, *, seed=0, network=True):
             calls.append(seed)
             return value
 
@@ -46,6 +46,19 @@ def test_the_recommendation_is_followed_and_stored(data, diagnoses, tmp_path):
     assert result.metrics["diagnosed"]["reason"] == grouped().recommendation.reason
     page = coterie.write_report(tmp_path / "run", tmp_path / "page.html").read_text()
     assert "chosen by a diagnosis of the clients: The relation differs between 3 groups" in page
+
+
+@pytest.mark.parametrize(("learner", "network"), [(None, True), ("mlp", True), ("linear", False)])
+def test_methods_that_need_a_network_are_recommended_for_networks_only(data, monkeypatch, learner, network):
+    asked = []
+
+    def diagnose(data, *, seed=0, network=True):
+        asked.append(network)
+        return alike()
+
+    monkeypatch.setattr(planning, "diagnose", diagnose)
+    coterie.fit(data, "auto", learner=learner, rounds=1)
+    assert asked == [network]
 
 
 def test_a_run_in_memory_can_be_saved_with_its_diagnosis(data, diagnoses, tmp_path):

@@ -2,6 +2,8 @@
 
 from coterie.client.tasks.anchor_step import AnchorStep
 from coterie.client.tasks.compare import Compare
+from coterie.client.tasks.cross_validate_alone import CrossValidateAlone
+from coterie.client.tasks.cross_validate_groups import CrossValidateGroups
 from coterie.client.tasks.curvature import Curvature
 from coterie.client.tasks.diagnosis_moments import DiagnosisMoments
 from coterie.client.tasks.evaluate import Evaluate
@@ -34,6 +36,8 @@ from coterie.client.tasks.summary import Summary
 __all__ = [
     "AnchorStep",
     "Compare",
+    "CrossValidateAlone",
+    "CrossValidateGroups",
     "Curvature",
     "DiagnosisMoments",
     "Evaluate",

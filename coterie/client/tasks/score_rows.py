@@ -1,4 +1,4 @@
-"""Score and information of each client along a few directions."""
+"""Each client's score and information in a few directions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from coterie.client.aspects import Aspect, own_model, sample_blocks
 from coterie.client.group import ClientGroup
+from coterie.client.own_models import FOLDS, nearby_models
 from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
@@ -19,39 +18,40 @@ from coterie.core.task import Task
 @register("score-rows")
 @dataclass(frozen=True)
 class ScoreRows(Task):
-    """Score and information of the pooled model on each client, along `directions` (p, r).
+    """Rows `score` (folds, r) and `information` (folds, r, r) of each fold of a client's samples.
 
-    Rows: `score` (r,), `information` (r, r), `meat` (r, r), and `rss`, the residual sum of squares. The coefficients of
-    client i are those of the pooled model plus `own` (p,). The rows of a client with very few samples reveal much about
-    these samples.
+    They are derivatives of the log likelihood along `directions` (p, r) at the pooled model plus `change` (r,), a row
+    as well: 0, or the client's posterior mode for a normal prior with the broadcast `precision` (r,). Further rows are
+    `meat` (r, r), the sum of the squares of the samples' scores, and `rss`, twice the loss: the sum of the squared
+    residuals of a regression. The rows of a client with very few samples reveal much of them.
     """
 
+    seed: int
+    modes: bool
+    """Whether the derivatives are those at posterior modes."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
-        shard, directions = clients.train, broadcast.common["directions"]
-        r = directions.shape[1]
-        rows = {name: torch.zeros(len(shard), r, r, dtype=torch.float64) for name in ("information", "meat")}
-        rows |= {"score": torch.zeros(len(shard), r).double(), "rss": torch.zeros(len(shard)).double()}
-        for samples in sample_blocks(shard, broadcast):
-            places = torch.from_numpy(samples.block.positions)
-            aspect = own_model(samples, broadcast, broadcast.each["own"][places])
-            along = aspect.scores @ directions
-            rows["score"][places] = along.sum(dim=1)
-            rows["meat"][places] = along.transpose(1, 2) @ along
-            rows["information"][places] = _information(aspect, directions)
-            rows["rss"][places] = aspect.residual.pow(2).sum(dim=(1, 2))
+        shard = clients.train
+        expected = self._shapes(broadcast)
+        rows = {name: torch.zeros(len(shard), *shape, dtype=torch.float64) for name, shape in expected.items()}
+        for models, fold in nearby_models(shard, broadcast, self.seed):
+            places, valid = torch.from_numpy(models.samples.block.positions), models.samples.valid
+            if self.modes:
+                rows["change"][places] = models.posterior_modes(broadcast.common["precision"], valid)
+            change = rows["change"][places]
+            for index in range(FOLDS):
+                score, information = models.derivatives(change, valid * (fold == index))
+                rows["score"][places, index] = score.sum(dim=1)
+                rows["information"][places, index] = information
+                rows["meat"][places] += score.transpose(1, 2) @ score
+            rows["rss"][places] = 2 * models.losses(change).sum(dim=1)
         return Reply(clients=shard.ids, rows=rows)
 
+    @staticmethod
+    def _shapes(broadcast: Broadcast) -> dict[str, tuple[int, ...]]:
+        r = broadcast.common["directions"].shape[1]
+        return {"score": (FOLDS, r), "information": (FOLDS, r, r), "meat": (r, r), "change": (r,), "rss": ()}
+
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
-        square = Spec((broadcast.common["directions"].shape[1],) * 2)
-        score = Spec(square.shape[:1])
-        return Expected(rows={"information": square, "meat": square, "rss": Spec((), low=0), "score": score})
-
-
-def _information(aspect: Aspect, directions: Tensor) -> Tensor:
-    """Return directions^T H_i directions for each client, (B, r, r)."""
-    if aspect.spread is not None:
-        return directions.T @ aspect.hessian @ directions
-    along = aspect.design @ directions  # regression has one residual, so k c = k
-    return along.transpose(1, 2) @ along
+        return Expected(rows={name: Spec(shape) for name, shape in self._shapes(broadcast).items()})

@@ -19,7 +19,7 @@ from coterie.core.task import Task
 @register("shift-scores")
 @dataclass(frozen=True)
 class ShiftScores(Task):
-    """Scores of all aspects of a diagnosis at the pooled fits.
+    """Statistics of the tests of a diagnosis, for each aspect.
 
     Sums: `signed/ASPECT` (draws, k c), the scores with random signs; `hessian/ASPECT`; `meat` (p, p), the sum over
     samples of the outer products of the model's scores. Rows: `pairs` (aspects, 2), the square of the client's score
