@@ -39,7 +39,7 @@ def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, lear
     if gain.over_one.low > 0 and gain.personal is not None and gain.over_one.value >= NEARLY * gain.personal.value:
         return _groups(
             gain,
-            f"The clients differ, and whether they form groups cannot be told. But {gain.clusters} groups are expected "
+            f"The clients differ, and whether they form groups is unclear. But {gain.clusters} groups are expected "
             f"to lower the {gain.unit} by {_lowered(gain)}, as much as or nearly as much as a model for each client.",
         )
     if structure.kind == "continuum":

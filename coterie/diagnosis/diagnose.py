@@ -15,7 +15,7 @@ from coterie.diagnosis.consequences import client_rows, find_gain, find_power
 from coterie.diagnosis.held_out import cross_validate
 from coterie.diagnosis.pooled import Pooled, pooled_fit
 from coterie.diagnosis.session import Session
-from coterie.diagnosis.shift import ask_scores, find_shift, model_differs
+from coterie.diagnosis.shift import ask_scores, find_shift, model_differs, without_hidden_slopes
 from coterie.diagnosis.structure import ask_differences, find_structure
 from coterie.diagnosis.values import Cost, DataFacts, Diagnosis
 from coterie.engines.remote import RemoteClients
@@ -85,6 +85,8 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int, n
     facts = _facts(data, pooled, session)
     clients = client_rows(session.ids, found, differences, pooled, session.sizes.astype(np.float64))
     gain = find_gain(cross_validate(session, pooled, differences, found, seed), found, scores, pooled, seed)
+    if pooled.classes is None:
+        shift = without_hidden_slopes(shift, max(0.0, gain.one_model - gain.over_one.value))
     return Diagnosis(
         facts=facts,
         shift=shift,

@@ -176,7 +176,7 @@ def test_support_of_a_table_needs_its_target(coterie, tmp_path):
     (tmp_path / "more.csv").write_text("x,kind\n3,a\n")
     code, _, err = coterie("predict", "run", "--data", "more.csv", "--support", "more.csv")
     assert code == 2
-    assert "more.csv has no column 'score': a new client is placed by labelled samples" in err
+    assert "more.csv has no column 'score': new clients are assigned by labelled samples" in err
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import coterie
 from coterie.client.aspects import DOUBTS
 from coterie.data import from_arrays
 from coterie.diagnosis.diagnose import federation_of
@@ -31,12 +32,34 @@ NONE = {"model": 0.5, "relation": 0.5, "features": 0.5, "labels": 0.5, "conditio
     ],
 )
 def test_kinds(small, kind):
-    assert kind_of_shift(NONE | dict.fromkeys(small, 0.001)) == kind
+    assert kind_of_shift(NONE | dict.fromkeys(small, 0.001), slopes=0.2) == kind
+
+
+def test_large_differences_of_the_slopes_are_not_explained_by_the_labels():
+    found = NONE | dict.fromkeys(("labels", "model", "relation"), 0.001)
+    assert kind_of_shift(found, slopes=0.2) == "labels"
+    assert kind_of_shift(found, slopes=0.5) == "relation"
+    assert kind_of_shift(found | {"features": 0.001}, slopes=0.5) == "several"
+    assert kind_of_shift(found | {"relation": 0.5}, slopes=0.5) == "labels"
+
+
+@pytest.mark.parametrize("offset", [2.0, 5.0, 20.0])
+def test_opposite_slopes_far_from_the_origin_are_a_difference_of_the_relation(offset):
+    """The targets of the two groups do not overlap, so that p(x|y) cannot be compared between them."""
+    random = np.random.default_rng(0)
+    clients = {}
+    for i in range(12):
+        x = random.uniform(offset - 2, offset + 2, (30, 1))
+        clients[f"c{i}"] = (x, (2 if i % 2 else -2) * x[:, 0] + random.standard_normal(30))
+    diagnosis = coterie.diagnose(coterie.from_arrays(clients))
+    assert diagnosis.shift.kind == "relation"
+    assert diagnosis.recommendation.method == "ifca"
+    assert diagnosis.recommendation.settings()["clusters"] == 2
 
 
 def test_the_level_is_shared_by_four_tests():
-    assert kind_of_shift(NONE | {"labels": 0.02}) == "none"
-    assert kind_of_shift(NONE | {"labels": 0.0124}) == "labels"
+    assert kind_of_shift(NONE | {"labels": 0.02}, slopes=0.2) == "none"
+    assert kind_of_shift(NONE | {"labels": 0.0124}, slopes=0.2) == "labels"
 
 
 def test_a_p_value_by_hand():

@@ -254,7 +254,7 @@ def _other_values(array: Array, random: np.random.Generator) -> Array:
 
 def _is_ambiguous(refused, nodes) -> bool:
     """Whether the answers of two nodes have different types, so that nothing tells which of them is the usual one."""
-    return len(nodes) == 2 and len(refused) == 1 and all("otherwise than most" in why for why in refused.values())
+    return len(nodes) == 2 and len(refused) == 1 and all("in another form than most" in why for why in refused.values())
 
 
 def test_a_mutated_answer_is_refused_or_leaves_finite_sums(recorded):

@@ -28,7 +28,7 @@ def test_a_name_with_settings():
     assert from_text(Initializer, "random") == RandomInit()
     assert from_text(Initializer, "gaussian:sd=2") == GaussianInit(sd=2.0)
     assert from_text(Initializer, "near-truth:low=0.1,high=0.2") == NearTruth(low=0.1, high=0.2)
-    with pytest.raises(ConfigError, match="'runs/odcl' is no run folder"):
+    with pytest.raises(ConfigError, match="'runs/odcl' is not a run folder"):
         initializer_of("runs/odcl", IFCA)
 
 
@@ -114,7 +114,7 @@ def test_moment_descent_accepts_settings_as_initializer_of_any_method():
 
 @pytest.mark.parametrize("method", ["odcl", "one-shot", "local-erm"])
 def test_a_one_shot_method_is_its_own_initializer(method: str, linear):
-    with pytest.raises(ConfigError, match="init means nothing"):
+    with pytest.raises(ConfigError, match="init has no meaning"):
         coterie.fit(linear, method, init="gaussian")
 
 

@@ -366,5 +366,5 @@ def test_every_method_takes_every_kind_of_data_with_other_learners(method: str, 
 def test_a_method_that_depends_on_the_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check compares numbers: a layout that changes one of them fails."""
     monkeypatch.setitem(LAYOUTS, "broken", lambda a: np.where(a == a.max(), a - 1, a))
-    with pytest.raises(AssertionError, match="three classes, broken: other models than from a plain array"):
+    with pytest.raises(AssertionError, match="three classes, broken: other models than with a plain array"):
         check_task("fedavg", "three classes", layouts=["broken"])
