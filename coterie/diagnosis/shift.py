@@ -196,9 +196,9 @@ def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
         "labels": _test(scores, "labels", pairs, pooled.label_scale, share, counts),
         "conditional": _test(scores, "conditional", pairs, moments**-0.5, "standard deviations", counts),
     }
-    whole, slopes = tests["model"].effect.value, tests["relation"].effect.value
-    share = slopes / whole if whole > 0 else 1.0
-    kind = kind_of_shift({name: test.p_value for name, test in tests.items()}, share)
+    whole = tests["model"].effect.value
+    of_slopes = tests["relation"].effect.value / whole if whole > 0 else 1.0
+    kind = kind_of_shift({name: test.p_value for name, test in tests.items()}, of_slopes)
     return Shift(
         tests["relation"],
         tests["features"],

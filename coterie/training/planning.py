@@ -279,7 +279,8 @@ def diagnosis_for(data: ClientDirectory, given: Mapping[str, Any], learner: Lear
         ConfigError: if the options do not allow a diagnosis.
     """
     check_before_diagnosis(given)
-    network = learner is None or has_features(make_learner(learner, data.profile))
+    finds_count = "clusters" not in given  # the method for networks finds the number of clusters itself
+    network = finds_count and (learner is None or has_features(make_learner(learner, data.profile)))
     return diagnose(data, seed=int(given.get("seed") or 0), network=network)
 
 

@@ -61,6 +61,19 @@ def test_methods_that_need_a_network_are_recommended_for_networks_only(data, mon
     assert asked == [network]
 
 
+def test_a_given_number_of_clusters_excludes_methods_that_find_it(data, monkeypatch):
+    asked = []
+
+    def recorded(*_, network: bool, **__):
+        asked.append(network)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planning, "diagnose", recorded)
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(data, "auto", clusters=2)
+    assert asked == [False]
+
+
 def test_a_run_in_memory_can_be_saved_with_its_diagnosis(data, diagnoses, tmp_path):
     diagnoses(grouped())
     coterie.fit(data, "auto", rounds=1).save(tmp_path / "run")
