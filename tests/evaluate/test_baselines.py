@@ -167,7 +167,7 @@ def test_a_feature_that_holds_the_target_is_warned_of(kind):
         table |= {"y": np.where(y > 0, "yes", "no"), "copy": np.where(y > 0, "dead", "alive")}
     with pytest.warns(ColumnWarning, match="may be a copy of the target 'y'"):
         data = coterie.from_table(table, client="site", target="y")
-    assert "a feature holds the target" in coterie.diagnose(data).warnings[0]
+    assert "a feature probably contains the target" in coterie.diagnose(data).warnings[0]
     leaked = coterie.fit(data, "fedavg", rounds=60).baselines()
     assert "probably a feature holds the target" in leaked.sentences()[0]
     assert kind == "classes" or leaked.difference(POOLED).verdict in ("same", "worse")
