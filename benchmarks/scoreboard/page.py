@@ -13,7 +13,9 @@ from coterie.experiments.reproduction import Table
 DASH = "-"
 SUMMARY = ("method", "K", "rank", "cases", "gain", "95 %", "new", "K error", "split", "CPU s", "MB")
 
-HEAD = """# Scoreboard
+HEAD = """<!-- Written by `make scoreboard` from benchmarks/scoreboard/results.jsonl; do not edit. -->
+
+# Scoreboard
 
 Every method with its defaults over many scenarios. `coterie scoreboard --page docs/scoreboard.md` writes this page from
 `benchmarks/scoreboard/results.jsonl`, after it has run the cells that the file does not hold, and `coterie scoreboard
