@@ -70,7 +70,7 @@ PURPOSES = {
                 ),
                 Choice(
                     "hcfl+",
-                    "The number of groups is unknown: the most of the oracle's gain on the scoreboard among such methods.",
+                    "The number of groups is unknown: the best of such methods on the scoreboard.",
                     "rotated-digits",
                 ),
                 Choice(
