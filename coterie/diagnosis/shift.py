@@ -216,7 +216,7 @@ HIDDEN_SLOPES = 0.25
 the only difference of a regression. In drawn federations whose labels alone differ it is below 0.1."""
 SMALL_SLOPES = 1 / 3
 """Largest effect of the slopes, as a share of that of the whole model, that a difference in the labels may cause. In
-drawn federations whose labels alone differ it is at most 0.2."""
+drawn federations whose labels alone differ it stays below 0.3."""
 
 
 def _pairs_of_parts(sizes: Floats) -> Floats:

@@ -16,8 +16,8 @@ two more steps that are not in the paper use the same test:
 merge                     two clusters merge if one model is as good for both; merge=false: never
 body                      each cluster gets its own body once this is significantly better; body=shared, as in the
                           paper: never
-With rho, neither step is used. The default order is together: it takes one pass over the samples instead of two, scores
-as well or better, and with a single cluster HCFL+ is then FedAvg.
+With rho, neither step is used. The default order is together: it takes one pass over the samples instead of two, and
+with a single cluster HCFL+ is then FedAvg.
 
 backbone  likelihood      clients                                                   separated by    mu    split
 fedem     p(y|x)          train all heads, weighted by gamma                        any shift       0     soft

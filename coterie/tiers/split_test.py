@@ -118,7 +118,7 @@ def split_test(
     spread = float(share**2 @ (gains / scale - mean) ** 2)
     mean, error = scale * mean, scale * math.sqrt(spread * effective / max(effective - 1, 1e-9))
     by_t = float(student.sf(mean / error, effective - 1)) if error > 0 and effective > 1 else 1.0
-    p = min(1.0, 2 * min(by_t, sign_flip_p(share * gains)))
+    p = min(1.0, 2 * min(by_t, sign_flip_p(share * (gains / scale))))
     return SplitTest(cluster, len(losses), mean, error, float(share @ losses[:, 0]), p, level, parts, change)
 
 
