@@ -21,7 +21,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -82,19 +82,28 @@ def unknown_name(what: str, given: object, known: Iterable[str]) -> ConfigError:
     """Return the error for an unknown name; its message suggests the most similar valid name.
 
     Args:
-        what: Kind of the named thing, such as `method`.
+        what: Kind of the named thing, such as `method` or `setting of learner mlp`.
         given: Name that is unknown.
         known: Valid names.
 
     Example:
         >>> print(unknown_name("method", "ifka", ["fedavg", "ifca"]))
         unknown method 'ifka': did you mean 'ifca'?
+        >>> print(unknown_name("setting of learner mlp", "hiden", ["hidden", "l2"]))
+        unknown setting 'hiden' of learner mlp: did you mean 'hidden'?
     """
+    kind, of, owner = what.partition(" of ")
+    unknown = f"unknown {kind} {shown(given)}{of}{owner}"
     names = sorted(" ".join(str(name).split()) or "''" for name in known)  # a message is one line
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5) if isinstance(given, str) else []
-    if near:
-        return ConfigError(f"unknown {what} {shown(given)}: did you mean {near[0]!r}?")
-    return ConfigError(f"unknown {what} {shown(given)}: choose one of {', '.join(names)}")
+    near = _most_similar(given, names) if isinstance(given, str) else None
+    advice = f"did you mean {near!r}?" if near else f"choose one of {', '.join(names)}"
+    return ConfigError(f"{unknown}: {advice}")
+
+
+def _most_similar(given: str, names: Sequence[str]) -> str | None:
+    """Return the most similar name, or None if none is similar; very short names differ in half of their letters."""
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 3 else 0.55)
+    return near[0] if near else None
 
 
 LONGEST = 80

@@ -151,7 +151,7 @@ def test_texts_that_do_not_fit_are_refused(name, text):
 
 
 def test_an_unknown_name_gets_the_nearest_one():
-    with pytest.raises(ConfigError, match="unknown option of bicycle 'gear': did you mean 'gears'"):
+    with pytest.raises(ConfigError, match="unknown option 'gear' of bicycle: did you mean 'gears'"):
         check_all({"gear": 3}, options_of(Bicycle), "bicycle")
     assert check_all({"gears": 3, "colour": None}, options_of(Bicycle), "bicycle") == {"gears": 3}
 

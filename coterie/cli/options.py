@@ -187,7 +187,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
     known = {*members, "scenario", "method", "out"}
     for name, value in values.items():
         if name not in known:
-            raise unknown_name(f"key in {path}", name, known)
+            raise unknown_name(f"key of {path}", name, known)
         if isinstance(value, dict | list) and not members.get(name, False):
             raise ConfigError(f"{path}: {name} must be a single value, not a table or a list")
     return values

@@ -104,7 +104,7 @@ def _measures(found: Result) -> dict[str, str]:
     """Return the lines of all measures with a sentence and a known value."""
     m = found.metrics
     texts = {name: str(value) for name, value in found.config.items()}
-    texts |= {"clients": str(m.clients), "honest": str(m.clients - m.get("liars", 0))}
+    texts |= {"clients": str(m.clients), "honest": str(m.clients - m.get("attackers", 0))}
     texts |= {name: _text(m[name], measure.unit) for name, measure in MEASURES.items() if name in m}
     return {
         measure.label: measure.sentence.format_map(texts)
@@ -145,7 +145,7 @@ def _rounds(m: Metrics) -> str:
     """Return the number of rounds, and of exchanges before them."""
     before = m.get("exchanges", m.rounds) - m.rounds
     first = f"{before} exchange{'s' * (before != 1)}"
-    trained = f"{m.rounds} rounds"
+    trained = f"{m.rounds} round{'s' * (m.rounds != 1)}"
     return trained if not before else f"{first}, then {trained}" if m.rounds else first
 
 

@@ -142,9 +142,9 @@ class ServerState:
         return torch.zeros(0, 0) if found is None else found.value
 
     @property
-    def introductions(self) -> Tensor:
+    def onboarding_rows(self) -> Tensor:
         """Onboarding vector of each client, (m, P), zeros before its onboarding, or (0, 0) if none are stored."""
-        found = self.arrays.get("introductions")
+        found = self.arrays.get("onboarding_rows")
         return torch.zeros(0, 0) if found is None else found.value
 
     @property

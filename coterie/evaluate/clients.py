@@ -136,10 +136,10 @@ def training_losses(
 
 def own_weights(federation: Federation, clusters: Clusters, by: Own, round_: int) -> tuple[Positions, Floats]:
     """Return the clients that answered, and their weights (answered, R, P)."""
-    everybody = np.arange(len(federation.clients))
-    broadcast = Broadcast(round_, clusters, each=by.each(torch.from_numpy(everybody)))
-    reply = federation.ask(MixtureWeights(by.objective), broadcast, everybody).reply
-    _refuse_silence(reply, len(everybody))
+    all_clients = np.arange(len(federation.clients))
+    broadcast = Broadcast(round_, clusters, each=by.each(torch.from_numpy(all_clients)))
+    reply = federation.ask(MixtureWeights(by.objective), broadcast, all_clients).reply
+    _refuse_silence(reply, len(all_clients))
     return positions_of(federation, reply.clients), reply.rows["weights"].numpy()
 
 

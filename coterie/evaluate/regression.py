@@ -119,9 +119,9 @@ def ask_meats(federation: Federation, theta: Tensor, own: Tensor, round_: int) -
 
 def ask_curvature(federation: Federation) -> tuple[Positions, Floats]:
     """Return the clients that answered, and |phi(X_i)|^2 / n_i of each. No model is sent."""
-    everybody = np.arange(len(federation.clients))
-    reply = federation.ask(Curvature(), Broadcast(0, Clusters({}, K=1)), everybody).reply
-    _refuse_silence(reply, len(everybody))
+    all_clients = np.arange(len(federation.clients))
+    reply = federation.ask(Curvature(), Broadcast(0, Clusters({}, K=1)), all_clients).reply
+    _refuse_silence(reply, len(all_clients))
     return positions_of(federation, reply.clients), reply.rows["curvature"].numpy()
 
 

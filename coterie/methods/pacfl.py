@@ -35,7 +35,7 @@ from coterie.core.registry import register
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
-from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_everybody
+from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_all
 from coterie.methods.initializers import RandomInit
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
@@ -132,7 +132,7 @@ class PACFL(InsideClusters, Initializer):
         cost, federation = Cost(), run.federation
         distance = PrincipalAngles(self.directions, self.per_class, self.angle)
         empty = Broadcast(BEFORE, Clusters({}, K=1))
-        answered, rows, _ = ask_everybody(federation, Summary(distance), empty, cost)
+        answered, rows, _ = ask_all(federation, Summary(distance), empty, cost)
         if not len(answered):
             raise TrainingError(
                 "no client answered the request for its subspace, so nothing was changed: check the clients"

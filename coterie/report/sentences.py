@@ -193,7 +193,7 @@ def support(found: Comparison) -> list[str]:
 def _how_measured(found: Comparison) -> str:
     where = "training data" if _on_training(found.main) else "held-out data"
     seeds = found.main.seeds
-    who = "honest clients" if "liars" in found.main.first.metrics else "clients"
+    who = "honest clients" if "attackers" in found.main.first.metrics else "clients"
     over = f"{who} and {plural(len(seeds), 'seed')}" if len(seeds) > 1 else f"{who}, seed {seeds[0]}"
     return f"Scores are each client's {score_words(found)} on its {where}, averaged over {over}."
 
@@ -282,9 +282,9 @@ def _training_note(main: MethodRuns) -> Note | None:
 
 def _attackers_note(main: MethodRuns) -> Note | None:
     run = main.first
-    if "liars" not in run.metrics:
+    if "attackers" not in run.metrics:
         return None
-    of = f"{run.metrics['liars']} of {plural(len(run.clients), 'client')}"
+    of = f"{run.metrics['attackers']} of {plural(len(run.clients), 'client')}"
     return Note(
         f"In this simulation {of} attack the training ({run.config['poison']}). Scores and agreement are "
         "those of the others.",

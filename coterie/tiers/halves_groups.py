@@ -19,7 +19,7 @@ from coterie.tiers.split_test import ERROR_RATE, SplitTest
 from coterie.tiers.tree_test import CountedByHalves, count_by_halves, directions
 from coterie.tiers.view import View
 
-HALF_ROWS = "half_introductions"
+HALF_ROWS = "half_onboarding_rows"
 """Name of the state array, (m, 1 + 2 W), of every client's number of samples and onboarding row, zeros at first."""
 
 

@@ -345,7 +345,7 @@ class MergeAbove(ProcedureStep):
             return [k for k, size in enumerate(view.sizes()) if size > 0], view.portraits
         here = torch.from_numpy(view.taking_part)
         here = here[view.choice[here] >= 0]
-        rows, own = view.state.introductions[here], view.choice[here]
+        rows, own = view.state.onboarding_rows[here], view.choice[here]
         sums = rows.new_zeros(view.K, rows.shape[1]).index_add(0, own, rows)
         return sorted(set(own.tolist())), sums
 

@@ -44,7 +44,7 @@ PART = 0.5
 """Largest share of the rounds that a trial run takes (docs/choosing-clusters.md)."""
 SETTLED, SETTLED_ROUNDS = 1e-3, 5
 """A trial run ends when its training loss has not fallen by this share for this many consecutive rounds."""
-MAX_WORSE_IN_A_ROW = 2
+MAX_CONSECUTIVE_WORSE = 2
 """No larger K is tried if this many in a row after the best one have a higher held-out loss."""
 REPEATABLE = 0.8
 """Agreement between trial runs below which the user is warned that the clusters are unreliable."""
@@ -261,7 +261,7 @@ def _losses(outcomes: Sequence[Sequence[Outcome]]) -> Floats:
 def _is_past_best(losses: Floats, sizes: Ints) -> bool:
     """Return whether the last numbers of clusters were all worse than an earlier one; larger ones are then skipped."""
     mean = HeldOut.of(losses, sizes, SHARE).mean
-    return len(mean) - 1 - int(mean.argmin()) >= MAX_WORSE_IN_A_ROW
+    return len(mean) - 1 - int(mean.argmin()) >= MAX_CONSECUTIVE_WORSE
 
 
 def _outcome_of(trial: Plan, train: Callable[[Plan], Result]) -> Outcome:
@@ -320,6 +320,6 @@ def _judging_bytes(result: Result) -> tuple[int, int]:
     Every client receives all models and returns three numbers for each restart: its training loss, by which the restart
     is chosen, its cluster, and its held-out loss.
     """
-    starts, model = len(result.metrics.get("start_losses", [0])), result.parameters[0]
+    starts, model = len(result.metrics.get("restart_losses", [0])), result.parameters[0]
     sent = sum(p.numel() * p.element_size() for p in model.values()) * len(result.parameters) * starts
     return 8 * 3 * starts * len(result.clients), sent * len(result.clients)

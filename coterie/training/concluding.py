@@ -86,12 +86,12 @@ def _metrics(end: FinalSnapshot, found: Mapping[str, Any]) -> Metrics:
     kinds = ("moment_descent", "one_shot", "grouping", "chosen")
     initial = next(({kind} for kind in kinds if kind in found), set())
     before = [found[kind] for kind in ({"diagnosed", RATE, REFIT} & found.keys()) | initial]
-    seconds = round(sum(record.seconds for record in records), 3) + found.get("beginning_seconds", 0)
+    seconds = round(sum(record.seconds for record in records), 3) + found.get("initialization_seconds", 0)
     exchanges = {"exchanges": len(records) + sum(each["exchanges"] for each in before)} if before else {}
     return Metrics(
         diverged=end.why_diverged is not None,
         why_diverged=end.why_diverged,
-        loss=finite(end.start_losses[end.restart]),
+        loss=finite(end.restart_losses[end.restart]),
         clusters=len(np.unique(end.known)),
         clients=len(end.known),
         evaluated_on=end.plan.evaluated_on,
@@ -127,7 +127,7 @@ class FinalSnapshot(Snapshot):
     ) -> FinalSnapshot:
         """Return the last snapshot of the restart to keep."""
         settled = final_assignment(plan, state)
-        losses = settled.start_losses.tolist()
+        losses = settled.restart_losses.tolist()
         return cls(
             plan, state, settled.restart, settled.own, losses, records, epsilon, settled=settled, automatic=automatic
         )
@@ -230,7 +230,7 @@ def _why_diverged(end: FinalSnapshot) -> str | None:
     outcome = divergence.Outcome(
         models_finite=all(bool(torch.isfinite(p).all()) for p in end.clusters.all_models().values()),
         updates_finite=not last,
-        loss=end.start_losses[end.restart] if plan.may_evaluate else None,
+        loss=end.restart_losses[end.restart] if plan.may_evaluate else None,
         trained=settled.trained,
         unfit=tuple(plan.data.clients[i] for i in settled.unfit),
         evaluated=evaluated,
@@ -309,7 +309,7 @@ class FinalAssignment:
     """(m,) final cluster of each client, or -1."""
     restart: int
     """The restart to keep."""
-    start_losses: np.ndarray
+    restart_losses: np.ndarray
     """(R,) mean training loss of each restart."""
     weights: np.ndarray | None = None
     """(answered, K) weights of each client, if clients keep weights."""
@@ -466,7 +466,7 @@ def _components(end: FinalSnapshot) -> dict[int, Any]:
 
 
 CLIENT_COLUMNS: Mapping[str, Column] = {
-    "liar": _is_attacker,
+    "attacker": _is_attacker,
     "truth": _true_group,
     "posterior": _posterior,
     "samples_needed": _samples_needed,

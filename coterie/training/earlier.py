@@ -67,7 +67,8 @@ def _from_text(text: str) -> tuple[Initializer, EarlierRun | None]:
     if text == GivenModels.name:
         return GivenModels(()), None  # of a resumed run, whose models are in the checkpoint
     if not os.path.exists(text):  # noqa: PTH110 (Path.exists raises where the text cannot be a path)
-        raise ConfigError(f"{shown(text)} is not a run folder, and {unknown_name('init', name, Initializer.members)}")
+        advice = str(unknown_name("init", name, Initializer.members)).partition(": ")[2]
+        raise ConfigError(f"{shown(text)} is not a run folder, and no initializer has this name: {advice}")
     return _from_result(load(text), text)
 
 

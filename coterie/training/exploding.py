@@ -80,4 +80,4 @@ def lowered_rate(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> Ma
         "bytes_down": rate["bytes_down"] + sum(record.bytes_down for record in records),
     }
     spent = sum(record.seconds for record in records)
-    return {**found, RATE: again, "beginning_seconds": round(found.get("beginning_seconds", 0) + spent, 6)}
+    return {**found, RATE: again, "initialization_seconds": round(found.get("initialization_seconds", 0) + spent, 6)}

@@ -149,7 +149,7 @@ def initialize(plan: Plan) -> Initialized:
         found |= initial.found
         plan = plan.decided(initial.clusters)
         if RATE in found:
-            found["beginning_seconds"] = round(spent + found.get("beginning_seconds", 0), 6)
+            found["initialization_seconds"] = round(spent + found.get("initialization_seconds", 0), 6)
         if plan.earlier is not None:
             before = plan.earlier.assignments
             found["drift"] = clients_with_drift(
@@ -180,8 +180,8 @@ def initialize_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial
     for caution in chosen["warnings"]:
         warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
     initialized = initialize(plan)
-    seconds = round(spent + initialized.found.get("beginning_seconds", 0), 6)
-    return replace(initialized, found={**initialized.found, "chosen": chosen, "beginning_seconds": seconds})
+    seconds = round(spent + initialized.found.get("initialization_seconds", 0), 6)
+    return replace(initialized, found={**initialized.found, "chosen": chosen, "initialization_seconds": seconds})
 
 
 def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, An
         "bytes_up": cost.bytes_up,
         "bytes_down": cost.bytes_down,
     }
-    seconds = round(cost.seconds + found.get("beginning_seconds", 0), 6)
-    return {**found, "diagnosed": diagnosed, "beginning_seconds": seconds}
+    seconds = round(cost.seconds + found.get("initialization_seconds", 0), 6)
+    return {**found, "diagnosed": diagnosed, "initialization_seconds": seconds}
 
 
 def _recorded(folder: RunFolder, plan: Plan, initialized: Initialized) -> Initialized:
@@ -203,7 +203,7 @@ def _recorded(folder: RunFolder, plan: Plan, initialized: Initialized) -> Initia
     write_clients(plan, folder)
     before, after = plan.config, initialized.plan.config
     decided = {name: value for name, value in after.items() if before.get(name) != value}
-    folder.begin(initialized.found, decided, initialized.state)
+    folder.initialize(initialized.found, decided, initialized.state)
     return initialized
 
 
@@ -258,10 +258,10 @@ def resume(
     method, options = method_of_config({name: value for name, value in config.items() if name not in data.options})
     chosen = options.pop("learner", None)
     plan = prepare(data, method, chosen if learner is None else learner, options)
-    return go_on(plan, run, callbacks, warn, on_trial)
+    return continue_plan(plan, run, callbacks, warn, on_trial)
 
 
-def go_on(
+def continue_plan(
     plan: Plan,
     run: RunFolder,
     callbacks: Callbacks = (),
@@ -282,7 +282,7 @@ def go_on(
                 )
             initialized = _recorded(run, plan, initialize_run(plan, run.trials(), on_trial))
         else:
-            initialized = _resumed(plan, state, run.beginning, run.settled)
+            initialized = _resumed(plan, state, run.findings, run.settled)
         return execute(initialized, run, callbacks, records, best)
 
 
@@ -398,7 +398,7 @@ def _started_again(initialized: Initialized, found: Mapping[str, Any], folder: R
         plan.federation.store.clear()
     again = replace(initialize(plan), found=found)
     if folder is not None:
-        folder.begin_again(found, folder.settled | {"lr": rate["lr"]}, again.state)
+        folder.initialize_again(found, folder.settled | {"lr": rate["lr"]}, again.state)
     return again
 
 

@@ -140,7 +140,7 @@ class _RowPredictor:
                 certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
                 self._add(rows, samples, {"support": support}, cluster, certainty, PLACED)
             return True
-        if result.serves_strangers:
+        if result.serves_new_clients:
             self._add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
             return True
         return False
@@ -255,10 +255,10 @@ def _named(clients: Sequence[ClientId]) -> str:
     return named + (f" and {len(clients) - MOST_NAMED} more" if len(clients) > MOST_NAMED else "")
 
 
-def _refusal(strangers: Sequence[ClientId], target: str) -> str:
-    count = "1 client was" if len(strangers) == 1 else f"{len(strangers)} clients were"
+def _refusal(new_clients: Sequence[ClientId], target: str) -> str:
+    count = "1 client was" if len(new_clients) == 1 else f"{len(new_clients)} clients were"
     return (
-        f"{count} not in the training data and cannot be assigned without labelled rows ({_named(strangers)}): add "
+        f"{count} not in the training data and cannot be assigned without labelled rows ({_named(new_clients)}): add "
         f"a few of their rows with a value in column {target!r}, or leave these clients out"
     )
 

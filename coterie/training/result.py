@@ -412,7 +412,7 @@ class Result:
         return data_frame(client_columns(self.clients))
 
     @property
-    def serves_strangers(self) -> bool:
+    def serves_new_clients(self) -> bool:
         """Whether a new client without labelled samples can be served, by a single model or by its inputs."""
         return not self.method.groups.personal and (len(self.parameters) == 1 or self._knows_features)
 
@@ -671,7 +671,7 @@ class Result:
         if not self.records:
             return math.inf
         record = self.records[self.metrics.get("best_rounds", len(self.records)) - 1]
-        loss = record["start_losses"][self.metrics["start"]] if "start_losses" in record else record.loss
+        loss = record["restart_losses"][self.metrics["restart"]] if "restart_losses" in record else record.loss
         return math.inf if loss is None else float(loss)
 
     def _sample_losses(self, x: Samples, y: Labels) -> torch.Tensor:

@@ -57,7 +57,7 @@ class Snapshot(ABC):
     """Restart whose figures are recorded."""
     choice: Tensor
     """(m,) cluster of each client as far as the server knows it, or -1."""
-    start_losses: Sequence[float]
+    restart_losses: Sequence[float]
     """Training loss of each restart."""
     records: Sequence[RoundRecord] = ()
     """Records of all rounds before this moment."""

@@ -255,7 +255,7 @@ def comparison(found: Found, setting: Setting, rows: Sequence[Row], paper: Paper
     header = ["method"]
     for name in ("Val", "Test"):
         header += [f"{name}: paper", "best round", "last round"]
-    return Table(title, [*header, "K: paper", "in use"], [_beside(found, setting, row, paper) for row in rows])
+    return Table(title, [*header, "K: paper", "in use"], [_next_to(found, setting, row, paper) for row in rows])
 
 
 def _ours(found: Found, setting: Setting, row: Row) -> list[str]:
@@ -263,7 +263,7 @@ def _ours(found: Found, setting: Setting, row: Row) -> list[str]:
     return [*texts, count_range(values_of(found, row.cell(setting), "clusters"))]
 
 
-def _beside(found: Found, setting: Setting, row: Row, paper: Paper) -> list[str]:
+def _next_to(found: Found, setting: Setting, row: Row, paper: Paper) -> list[str]:
     val, test, k = paper.get(row, NO_FIGURES)
     best_val, last_val, best_test, last_test, used = _ours(found, setting, row)
     return [row.title, val, best_val, last_val, test, best_test, last_test, k, used]

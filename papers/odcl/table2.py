@@ -278,17 +278,17 @@ def _header(column: Column) -> list[str]:
 
 def _shot(found: Found, column: Column, name: str) -> list[str]:
     values = values_of(found, f"{column.dataset} {column.noise} one-shot", name)
-    return _beside(column, name, spread(values, 3))
+    return _next_to(column, name, spread(values, 3))
 
 
 def _run(found: Found, column: Column, start: str, exchange: str, lr: float) -> list[str]:
     if (start, exchange, lr) not in column.runs:
-        return _beside(column, "", "")
+        return _next_to(column, "", "")
     values = values_of(found, run_name(column.dataset, column.noise, start, exchange, lr), "accuracy")
-    return _beside(column, start.partition(",")[0], spread(values, 3))
+    return _next_to(column, start.partition(",")[0], spread(values, 3))
 
 
-def _beside(column: Column, row: str, ours: str) -> list[str]:
+def _next_to(column: Column, row: str, ours: str) -> list[str]:
     printed = PRINTED.get((column.dataset, column.noise))
     return [ours] if printed is None else [printed.get(row, ""), ours]
 

@@ -348,7 +348,7 @@ def _rounds(values: Sequence[float | None]) -> list[str]:
 def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
     """Return the claims of the paper, with tolerances from prototypes; at the full number of rounds only."""
     seeds = found.get(setting.title, {})
-    everybody = list(seeds.values())
+    all_runs = list(seeds.values())
     covered = [f for f in seeds.values() if f["covered"]]
     made = [
         _share_claim(
@@ -371,9 +371,9 @@ def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
             0.95,
         ),
         _share_claim("no client is in a wrong cluster at the end", [f["wrong"] == 0 for f in covered], 1.0),
-        _near(everybody, "oracle", *setting.oracle),
-        _near(everybody, "least squares", *setting.least_squares),
-        _near(everybody, "fedavg", *setting.fedavg),
+        _near(all_runs, "oracle", *setting.oracle),
+        _near(all_runs, "least squares", *setting.least_squares),
+        _near(all_runs, "fedavg", *setting.fedavg),
         _near(covered, "coarse", *setting.coarse),
         _share_claim(
             "vanilla FedAvg ends more than 15 times above the oracle",

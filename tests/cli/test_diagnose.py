@@ -62,7 +62,7 @@ def test_out_writes_json_and_a_page(coterie, found, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["diagnose"], "which scenario?"),
+        (["diagnose"], "no scenario is named"),
         (["diagnose", "mixed-regresion"], "did you mean"),
         (["diagnose", *SMALL, "--train-images", "4"], "but not of scenario mixed-regression: leave it out"),
         (["diagnose", *SMALL, "--rounds", "4"], "No such option"),

@@ -94,8 +94,8 @@ def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run"], "which scenario?"),
-        (["compare", "--methods", "fedavg"], "which scenario?"),
+        (["run"], "no scenario is named"),
+        (["compare", "--methods", "fedavg"], "no scenario is named"),
         (["run", "table"], "add --table, --client, --target"),
         (
             ["run", "--table", "pupils.csv", "--client", "school"],

@@ -276,7 +276,7 @@ def test_a_mistake_is_one_clear_sentence(table, options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_mistakes_with_frames_are_told_too():
+def test_mistakes_with_frames_are_explained_too():
     frame = pd.DataFrame(TABLE)
     for table, options, message in (
         (frame.set_axis(["school", "x", "x", "n", "score"], axis=1), {}, "two columns named 'x'"),

@@ -69,7 +69,7 @@ def test_a_bound_above_the_whole_loss_is_no_bound():
     assert found[3].evidence == ("The gain of personalisation over one model has no useful upper bound.",)
 
 
-def test_an_unclear_structure_places_nobody():
+def test_an_unclear_structure_places_no_client():
     made = alike()
     found = answers(replace(made, structure=replace(made.structure, kind="unclear", clusters=None)))
     assert found[3].sentence.startswith("Groups cannot be told from a smooth spread")

@@ -67,10 +67,10 @@ def test_only_the_changes_of_attackers_are_false(each):
     """With 10 times the changes of attackers, the sum is the honest sum plus 9 times their changes."""
     options = {"combine": "median"} if each else {}
     honest, poisoned = plan_of(None, **options), plan_of("scale:share=0.4,strength=10", **options)
-    everybody, state = np.arange(9), initialize(honest).state
+    all_clients, state = np.arange(9), initialize(honest).state
     broadcast = Broadcast(0, state.clusters, scalars={"lr": 0.05})
     task = honest.tiers.task(3, honest.rounds)
-    true, false = (plan.federation.ask(task, broadcast, everybody).reply for plan in (honest, poisoned))
+    true, false = (plan.federation.ask(task, broadcast, all_clients).reply for plan in (honest, poisoned))
     alone = poisoned.federation.group.take(np.flatnonzero(poisoned.attacking.numpy()))
     lied = Simulated(replace(honest.federation.group, train=alone.train, test=None, memory=None)).ask(
         task, broadcast.to(np.arange(len(alone.train))), np.arange(len(alone.train))
@@ -110,7 +110,7 @@ def test_shards_engines_and_order_do_not_matter(combine):
 
 
 def _attackers(result: Result) -> set[str]:
-    return {row["id"] for row in result.clients if row.get("liar")}
+    return {row["id"] for row in result.clients if row.get("attacker")}
 
 
 def test_scores_and_agreement_are_those_of_honest_clients(tmp_path):
@@ -119,13 +119,13 @@ def test_scores_and_agreement_are_those_of_honest_clients(tmp_path):
         plan.data, "ifca", learner="linear", poison="sign-flip:share=0.3", out=tmp_path / "run", **SMALL
     )
     assert _attackers(result) == names(plan)
-    assert result.metrics["liars"] == 3
+    assert result.metrics["attackers"] == 3
     scores = [row["score"] for row in result.clients]
     assert [score is None for score in scores] == plan.attacking.tolist()
     known = [score for score in scores if score is not None]
     assert result.metrics["rmse"] == pytest.approx(np.mean(known))
     truth = plan.data.truth[~plan.attacking.numpy()]
-    found = [row["cluster"] for row in result.clients if not row.get("liar")]
+    found = [row["cluster"] for row in result.clients if not row.get("attacker")]
     assert result.metrics["ari"] == pytest.approx(adjusted_rand_score(truth, found))
     assert coterie.resume(tmp_path / "run", plan.data).config["poison"] == "sign-flip:share=0.3"
 

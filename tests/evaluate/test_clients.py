@@ -66,7 +66,7 @@ def test_clients_that_do_not_answer_have_no_row(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
-def test_nobody_answering_is_an_error_in_words(engine):
+def test_silence_of_all_clients_is_an_error_in_words(engine):
     federation = engine(ClientGroup(LINE, make_shard(DATA), None), missing={3: ["c0", "c1", "c2"]})
     with pytest.raises(TrainingError):
         scores(federation, MODELS, torch.tensor([0, 1, 2]), 3, regression=True)

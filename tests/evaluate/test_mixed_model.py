@@ -102,7 +102,7 @@ def test_a_client_without_held_out_samples_has_no_error():
         assert np.isfinite(errors).tolist() == [True, True, False]
 
 
-def test_what_cannot_be_measured_is_said(monkeypatch):
+def test_figures_that_cannot_be_measured_have_a_reason(monkeypatch):
     x = np.ones((3, 1))
     with pytest.raises(InputError, match="no held-out samples"):
         pooled_rmse(from_arrays([(x, np.ones(3))] * 2))

@@ -67,7 +67,7 @@ def start_or_resume(kind: str, folder: Path) -> None:
 
 def without_time(value: object) -> object:
     if isinstance(value, dict):
-        return {name: without_time(v) for name, v in value.items() if name not in ("seconds", "beginning_seconds")}
+        return {name: without_time(v) for name, v in value.items() if name not in ("seconds", "initialization_seconds")}
     return value
 
 
@@ -81,7 +81,7 @@ def outcome(folder: Path) -> dict[str, object]:
             found[name] = [without_time(json.loads(line)) for line in path.read_text().splitlines()]
         elif name.endswith((".safetensors", ".toml", "trials.jsonl")):
             found[name] = path.read_bytes()
-        elif name in ("result.json", "beginning.json"):
+        elif name in ("result.json", "initialization.json"):
             found[name] = without_time(json.loads(path.read_text())) | {"metrics": None}
     found["metrics"] = without_time(json.loads(files["result.json"].read_text())["metrics"])
     found.setdefault("records.jsonl", [])

@@ -35,11 +35,11 @@ def test_a_name_with_settings():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gaussian:scale=2", "unknown setting of gaussian 'scale'"),
+        ("gaussian:scale=2", "unknown setting 'scale' of gaussian"),
         ("gaussian:sd", "sd must be a number, got ''"),
         ("gaussian:sd=wide", "sd must be a number"),
         ("gaussian:sd=-1", "sd must be a number at least 0"),
-        ("random:sd=1", "unknown setting of random 'sd'"),
+        ("random:sd=1", "unknown setting 'sd' of random"),
         ("odcl:clustering=kmeans", "clustering must be one of kmeans"),
     ],
 )

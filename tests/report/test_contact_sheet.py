@@ -58,7 +58,7 @@ def test_only_the_first_clients_and_images_are_shown():
     assert len(parts(svg, "image")) == 2
 
 
-def test_groups_and_notes_are_told_once():
+def test_groups_and_notes_are_written_once():
     known = replace(
         population(),
         truth=np.array([1, 0]),

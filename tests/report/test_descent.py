@@ -42,7 +42,7 @@ def test_lives_follow_splits_removals_and_mergers():
     ]
 
 
-def test_a_newborn_has_no_parent_and_a_life_that_goes_on_in_no_cluster_has_ended():
+def test_a_newborn_has_no_parent_and_a_life_that_continues_in_no_cluster_has_ended():
     lives = descent.lives_of([record(0, 2, [3, 0], event("regroup", 2, [[1], []]))])
     assert lives == [Life(0, ends=1), Life(0, number=0, size=3), Life(1, number=1, size=0)]
 

@@ -19,7 +19,7 @@ from coterie.training.subject import Subject
 from tests.records import without
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-OPTIONAL = ("sizes", "assignments", "start", "start_losses", "accuracy", "worst_tenth", "ari")
+OPTIONAL = ("sizes", "assignments", "restart", "restart_losses", "accuracy", "worst_tenth", "ari")
 
 
 class Elements(HTMLParser):
@@ -178,7 +178,7 @@ def test_own_arrays_from_training_to_page(tmp_path):
     assert not Elements(text).unbalanced
 
 
-def test_what_went_wrong_on_the_way_is_told_once_with_its_rounds(tmp_path, make_run):
+def test_problems_during_the_run_are_listed_once_with_their_rounds(tmp_path, make_run):
     run = make_run(ids=("a", "b", HOSTILE, "d"))
     late = {"node": "7", "clients": ["b", HOSTILE], "reason": "node 7 has not answered within 5 s"}
     run.records[:] = [record | {"notes": [late]} for record in run.records]
@@ -257,7 +257,7 @@ def test_profiles_show_shares_in_percent_and_dates_as_dates():
     }
 
 
-def test_a_run_without_groups_is_told_so_first(tmp_path):
+def test_the_page_of_a_run_without_groups_begins_with_that(tmp_path):
     random = np.random.default_rng(0)
     table = {"site": [f"s{i % 20}" for i in range(600)], "x": random.normal(size=600)}
     table["y"] = table["x"] + random.normal(size=600)

@@ -70,7 +70,7 @@ def diverged(*arguments, **options):
         ({"loss": 101.0, "noised": True}, "the training loss is 101"),
     ],
 )
-def test_what_counts_as_diverged(changed, says):
+def test_outcomes_that_count_as_diverged(changed, says):
     found = why_diverged(Outcome(**{**vars(SOUND), **changed}))
     assert found is None if says is None else found.startswith(says)
 

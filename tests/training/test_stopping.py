@@ -144,7 +144,7 @@ def test_with_validation_a_run_trains_on_the_rest_and_scores_the_part_held_out()
     assert result.metrics["evaluated_on"] == "validation samples"
 
 
-def test_test_data_is_scored_besides_validation_and_changes_nothing_else():
+def test_test_data_is_scored_in_addition_to_validation_and_changes_nothing_else():
     data = coterie.scenario("mixed-regression", clients=9, dimension=3)
     other = replace(data, test=replace(data.test, y=-5 * data.test.y))
     options = {"validation": 0.25, "patience": 2, "rounds": 40, "restarts": 2}

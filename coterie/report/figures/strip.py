@@ -46,11 +46,11 @@ def is_strip(run: RunData) -> bool:
 
 def leaders(run: RunData) -> list[tuple[int, int, int]]:
     """Return (first round, last round, restart) for each leading restart, rounds counted from one."""
-    if not run.records or any("start" not in record for record in run.records):
+    if not run.records or any("restart" not in record for record in run.records):
         return []
     return [
         (part[0][0] + 1, part[-1][0] + 1, start)
-        for start, group in groupby(enumerate(r["start"] for r in run.records), key=lambda pair: pair[1])
+        for start, group in groupby(enumerate(r["restart"] for r in run.records), key=lambda pair: pair[1])
         if (part := list(group))
     ]
 
@@ -110,8 +110,8 @@ def _rounds(run: RunData) -> Scale:
 
 def _segments(run: RunData) -> list[bool]:
     """For each round whether another restart led than the one that won: its clusters are not the final ones."""
-    won = run.metrics.get("start")
-    return [won is not None and record.get("start", won) != won for record in run.records]
+    won = run.metrics.get("restart")
+    return [won is not None and record.get("restart", won) != won for record in run.records]
 
 
 def _runs(clusters: Sequence[int], other: Sequence[int]) -> list[tuple[int, int, int, int]]:

@@ -3,7 +3,7 @@
 The node config has a folder (`orders`) with these files for node 2::
 
     node-2.json     {"3": "nan"}: order for round 3, one of `FAULTS`, an attack, "raise", or "hold" the answer;
-                    {"hello": "classes 10^10"}: order for any other task
+                    {"list-clients": "classes 10^10"}: order for any other task
     node-2.log      one line for each message that the node has started to process, "round 3" or the name of a task
     go-3            exists when nodes that hold their answers in round 3 may continue
 
