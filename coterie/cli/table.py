@@ -40,7 +40,8 @@ def scenario_and_options(source: str | None, given: Mapping[str, Any]) -> tuple[
         options["table"], source = source, "table"
     if source is None and options.get("table") is None:
         raise ConfigError(
-            "no scenario is named: name one ('coterie scenarios' lists them), or give a table with --table FILE, or --config FILE"
+            "no scenario is named: name one ('coterie scenarios' lists them), or give a table with --table FILE, or "
+            "--config FILE"
         )
     name = source or "table"
     if name == "table" and options.get("table") is not None:
