@@ -34,6 +34,12 @@ class Objective(Registered, ABC, family="objective"):
     The client converts losses to costs and may send counts. The server stores and combines these counts, and sends the
     result to all clients in the next round. By default, an objective depends on labels only and has one component for
     each cluster.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.tiers import Objective
+        >>> from_text(Objective, "conditional")
+        Conditional()
     """
 
     counts: ClassVar[tuple[str, ...]] = ()
@@ -139,7 +145,14 @@ class Objective(Registered, ABC, family="objective"):
 
 
 class Distance(Registered, ABC, family="distance"):
-    """Base class of tier 4: a symmetric distance between clients, which is zero between a client and itself."""
+    """Base class of tier 4: a symmetric distance between clients, which is zero between a client and itself.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.tiers import Distance
+        >>> from_text(Distance, "label-histogram")
+        LabelHistogram(weighted=True)
+    """
 
     needs: ClassVar[Needs]
     """Basis of the distance: `updates`, each client's model change, sent as a row; `features`, computed with a body

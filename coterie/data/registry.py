@@ -37,7 +37,13 @@ from coterie.plugins.loading import load_installed
 
 @dataclass(frozen=True)
 class ScenarioEntry:
-    """A scenario as users see it."""
+    """A scenario with its description and its options.
+
+    Example:
+        >>> from coterie.data import find_scenario
+        >>> find_scenario("rotated-digits").name
+        'rotated-digits'
+    """
 
     name: str
     summary: str
@@ -404,6 +410,9 @@ def register_scenario(name: str, recommended: Mapping[str, object] | None = None
             twice.
         recommended: Options of runs that suit the scenario, used where the user does not give them.
 
+    Returns:
+        A decorator that returns the function itself.
+
     Raises:
         ConfigError: if the name is taken, or a parameter has no type or no default.
 
@@ -439,7 +448,22 @@ def register_scenario(name: str, recommended: Mapping[str, object] | None = None
 
 
 def find_scenario(name: str) -> ScenarioEntry:
-    """The entry of this name, after a look into installed plugins if need be, or an error with the nearest one."""
+    """Return the scenario of this name; an unknown name causes installed plugins to be loaded first.
+
+    Args:
+        name: Name of the scenario, as `coterie scenarios` lists it.
+
+    Returns:
+        The scenario with its options.
+
+    Raises:
+        ConfigError: if there is no such scenario; the message suggests similar names.
+
+    Example:
+        >>> from coterie.data import find_scenario
+        >>> find_scenario("rotated-digits").name
+        'rotated-digits'
+    """
     if isinstance(name, str) and name not in SCENARIOS:
         load_installed()
     if not isinstance(name, str) or name not in SCENARIOS:
@@ -448,7 +472,25 @@ def find_scenario(name: str) -> ScenarioEntry:
 
 
 def scenario(name: str, *, seed: int = 0, **options: object) -> FederatedDataset:
-    """Build a named scenario; the same options and seed give the same data."""
+    """Return the clients of a named scenario; the same options and seed give the same data.
+
+    Args:
+        name: Name of the scenario, as `coterie scenarios` lists it.
+        seed: Seed of everything that is drawn.
+        **options: Options of the scenario, as `coterie describe NAME` lists them.
+
+    Returns:
+        The clients, which `coterie.fit` takes.
+
+    Raises:
+        ConfigError: if the scenario or an option is unknown, or a value is not allowed.
+        InputError: if the data set of the scenario is not on this machine.
+
+    Example:
+        >>> import coterie
+        >>> len(coterie.scenario("rotated-digits", clients=8, seed=0).clients)
+        8
+    """
     entry = find_scenario(name)
     checked = check_all(options, entry.options, f"scenario {name}")
     _check_sizes(checked)

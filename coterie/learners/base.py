@@ -19,6 +19,13 @@ class Learner(Protocol):
 
     Models are dictionaries of named tensors with leading batch axes. Shapes: B clients in a block, n samples of its
     largest client, L models that each client trains, S models of the server.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.learners import make_learner
+        >>> learner = make_learner("mlp:hidden=8", coterie.scenario("rotated-digits", clients=4).profile)
+        >>> learner.spec, learner.classes
+        ('mlp:hidden=8,l2=0.0', 10)
     """
 
     @property

@@ -188,6 +188,12 @@ def _replaced(method: Any, **fields: Any) -> Any:
 def find_method(name: object) -> type[Method]:
     """Return the method class of this name.
 
+    Args:
+        name: Name of the method, as `coterie methods` lists it.
+
+    Returns:
+        The class, whose fields are the settings of the method.
+
     Raises:
         ConfigError: if there is no such method; the message suggests similar names.
 
@@ -227,7 +233,15 @@ class RefitSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TieredMethod(Method):
-    """Base class of methods that are a composition of tiers: a subclass adds its settings and implements `tiers()`."""
+    """Base class of methods that are a composition of tiers: a subclass adds its settings and implements `tiers()`.
+
+    Example:
+        >>> from coterie.methods import IFCA, TieredMethod
+        >>> issubclass(IFCA, TieredMethod)
+        True
+        >>> IFCA(clusters=4).tiers().assignment
+        LowestLoss()
+    """
 
     local: LocalTraining = AutoTraining()
     """Local training of the clients on the models that they receive."""

@@ -85,6 +85,12 @@ class Initializer(Registered, OptionGroup, family="init"):
     """Base class of initializers, which make the first models of a method.
 
     A member is a frozen dataclass whose fields are its settings; it implements `first_models`.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.methods import Initializer
+        >>> from_text(Initializer, "gaussian:sd=2").sd
+        2.0
     """
 
     restarts: int | Auto = 1

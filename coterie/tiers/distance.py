@@ -47,6 +47,12 @@ class Prototypes(Distance):
 
     Under `cscp` nothing else counts: clients are far apart if p(y|x) differs. Under `ascp` the mean feature of all
     samples also counts, so that any distribution shift separates clients.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import Prototypes
+        >>> Tiered(distance=Prototypes("ascp")).tiers().distance.principle
+        'ascp'
     """
 
     principle: Literal["cscp", "ascp"] = "cscp"
@@ -194,6 +200,11 @@ class PrincipalAngles(Distance):
     Only p(x) counts: clients that label the same inputs differently are at distance zero. With `per_class`, `least` is
     the smallest angle over all pairs of classes, which does not see swapped labels either; `sum` compares equal classes
     and does.
+
+    Example:
+        >>> from coterie.tiers import PrincipalAngles
+        >>> PrincipalAngles(p=3).needs
+        'inputs'
     """
 
     p: int = 3
@@ -264,6 +275,12 @@ class AnchorCosine(Distance):
     """1 - cos of two clients' updates after one epoch on the same frozen model, which each client sends once. (StoCFL)
 
     Such vectors can be compared across rounds; updates of models that are being trained cannot.
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import AnchorCosine
+        >>> AnchorCosine().server_pairwise({"anchor": torch.tensor([[2.0, 0.0], [0.0, 1.0]])}).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
     """
 
     needs: ClassVar[Needs] = "anchor"

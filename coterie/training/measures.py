@@ -620,11 +620,14 @@ def measure(
         ConfigError: if the name is taken by another function. The same function may be added again, for example when a
             notebook cell runs twice.
 
-    Example::
-
-        @coterie.measure("largest_share", label="largest share", description="share of clients in the largest cluster")
-        def largest_share(now):
-            return max(now.sizes) / sum(now.sizes)
+    Example:
+        >>> import coterie
+        >>> @coterie.measure("largest_share", label="largest share", description="share of the largest cluster")
+        ... def largest_share(now):
+        ...     return max(now.sizes) / sum(now.sizes)
+        >>> data = coterie.scenario("mixed-regression", clients=8)
+        >>> coterie.fit(data, "fedavg", rounds=1).metrics["largest_share"]
+        1.0
     """
 
     def add(compute: Compute) -> Compute:

@@ -119,5 +119,5 @@ def test_a_one_shot_method_is_its_own_initializer(method: str, linear):
 
 
 def test_a_misspelt_initializer_is_answered_with_the_nearest_one(linear):
-    with pytest.raises(ConfigError, match="unknown init 'odlc': did you mean 'odcl'"):
+    with pytest.raises(ConfigError, match="no initializer has this name: did you mean 'odcl'"):
         coterie.fit(linear, "ifca", init="odlc:clustering=convex")

@@ -16,7 +16,13 @@ from coterie.tiers.assignment.base import AssignmentRule
 @register("assigned")
 @dataclass(frozen=True)
 class Assigned(AssignmentRule):
-    """The server assigns each client to a cluster and sends it no other model."""
+    """The server assigns each client to a cluster and sends it no other model.
+
+    Example:
+        >>> from coterie.tiers import Assigned
+        >>> Assigned().assigned
+        True
+    """
 
     assigned: ClassVar[bool] = True
     cluster_row: ClassVar[str] = "the cluster that the server assigned it to"

@@ -78,7 +78,14 @@ def _randomised(work: ClientRound, places: Positions, chosen: Tensor) -> Tensor:
 @register("single-cluster")
 @dataclass(frozen=True)
 class SingleCluster(Choosing):
-    """All clients are members of the only cluster."""
+    """All clients are members of the only cluster.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import SingleCluster
+        >>> Tiered(assignment=SingleCluster()).tiers().K
+        1
+    """
 
     single: ClassVar[bool] = True
     cluster_row: ClassVar[str] = "always 0"

@@ -27,6 +27,12 @@ class NearestParameters(AssignmentRule):
     """A client trains its cluster's model, then joins the cluster whose model is nearest to the trained one.
 
     It keeps its cluster from round to round; in the first round it joins the cluster with the lowest loss. (FeSEM)
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import NearestParameters
+        >>> Tiered(assignment=NearestParameters(), clusters=3).tiers().assignment.keeps
+        True
     """
 
     keeps: ClassVar[bool] = True
