@@ -22,6 +22,7 @@ from coterie.training.measures import MEASURES
 from papers import PAPERS
 from website.links import rewritten
 from website.pictures import PICTURES, drawn
+from website.scoreboard import measured, standing
 from website.tutorials import cells_of, notebook, run_cells
 from website.tutorials import page as page_of_cells
 
@@ -131,6 +132,15 @@ def test_a_tutorial_becomes_a_page_and_a_notebook_with_what_its_cells_print():
     text, code = json.loads(notebook(cells))["cells"]
     assert "".join(text["source"]) == "# Title\n\nText."
     assert [output["output_type"] for output in code["outputs"]] == ["stream", "execute_result"]
+
+
+def test_pages_show_the_results_of_the_scoreboard():
+    table = measured()
+    assert "| [`two-phase`](methods/two-phase.md) | given |" in table
+    assert "`oracle-averaging`" not in table, "it knows the groups"
+    assert re.match(r"## On the scoreboard\n\nMean rank \d+\.\d in \d+ scenarios", standing("cfl"))
+    assert "With `clusters=auto`: mean rank" in standing("ifca")
+    assert standing("oracle") == standing("tiered") == ""
 
 
 def test_links_to_files_outside_docs_lead_to_pages():

@@ -37,7 +37,7 @@ from coterie.training.measures import BUILT_IN
 from coterie.training.planning import prepare
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
-WIDTH = 100
+WIDTH = 96
 COMMON = frozenset(option.name for option in options_of(TieredMethod))
 NAMED = (
     *("init", "optimizer", "schedule", "server optimizer", "combine", "tracker"),

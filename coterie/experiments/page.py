@@ -17,8 +17,8 @@ holds here. Claims are statements of the paper, and figures that independent pro
 
 ```sh
 coterie reproduce                        # list all reproductions
-coterie reproduce ifca-figure3 --quick   # a small version, a minute or two; nothing is stored
-coterie reproduce ifca-figure3           # run the missing cells and add them to papers/reproductions.jsonl
+coterie reproduce ifca-figure3 --quick   # a small version in a minute or two, which is not stored
+coterie reproduce ifca-figure3           # run and store the missing cells
 ```
 
 The result of a figure or table is *holds* if all tested claims hold, *fails* if none does, and *depends* otherwise: the

@@ -181,10 +181,15 @@ def clients_of(
         TrainingError: if fewer nodes than `nodes` register clients in time.
 
     Example:
-        Inside the main function of a server app::
-
-            clients = clients_of(grid, nodes=3)
-            result = coterie.fit(clients, "ifca", clusters=2, out="/srv/runs/first")
+        >>> import coterie
+        >>> from coterie.flower.clients import clients_of
+        >>> from coterie.flower.in_process import InProcessGrid  # a server app receives its grid from Flower
+        >>> from coterie.flower.node import make_client_app
+        >>> data = coterie.scenario("mixed-regression", clients=6)
+        >>> grid = InProcessGrid({1: make_client_app(lambda context: data)})
+        >>> result = coterie.fit(clients_of(grid, nodes=1), "ifca", clusters=2, learner="linear", rounds=1)
+        >>> len(result.models)
+        2
     """
     admission = admission_of(allowed, schema, most_clients, most_samples)
     exchange = Exchange(grid, deadline)
