@@ -1,6 +1,7 @@
 """A check whether the labelled samples of a new client fit any model of a run.
 
-A new client is placed with the model of least loss, and its certainty compares the models with each other. Neither says
+A new client is placed with the model of the lowest loss, and its certainty compares the models with each other.
+Neither says
 whether even the best model fits: a target in another unit, exchanged labels or a group that the training never saw make
 the placement meaningless and the certainty high.
 """
@@ -22,12 +23,12 @@ LEAST_LOSS, ERRORS = 0.3, 4.0
 MISFIT = "the labelled samples fit no cluster"
 """First words of the warning."""
 CHANCE = 1.2
-"""A log loss is too large only if it is this many times that of a guess among all classes."""
+"""Multiple of the log loss of a uniform guess below which a log loss is never too large."""
 
 
 @dataclass(frozen=True)
 class UsualLoss:
-    """Loss of the models on the clients that trained.
+    """Typical loss of the models on the clients that trained.
 
     Args:
         mean: Mean loss over the samples of all clients.
@@ -58,7 +59,7 @@ class UsualLoss:
         return max(above, CHANCE * math.log(self.classes))
 
     def misfit(self, losses: npt.NDArray[np.float64]) -> str:
-        """Return in words that labelled samples fit no model; empty if they fit one.
+        """Return a sentence if labelled samples fit no model; empty if they fit one.
 
         Args:
             losses: Loss of each model on each sample, (K, n).

@@ -85,7 +85,7 @@ class Grouping:
     k: int
     """Number of groups."""
     group: npt.NDArray[np.int64]
-    """(A,) group of each anchor; groups are numbered by size, the largest first."""
+    """Group of each anchor, (A,); groups are numbered by size, the largest first."""
     threshold: float
     """Half of the separation Delta: anchors closer than this belong to one group."""
     heights: npt.NDArray[np.float64]

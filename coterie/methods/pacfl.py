@@ -203,7 +203,7 @@ class Grouping:
     """The groups of the clients."""
 
     labels: torch.Tensor
-    """(m,) cluster of each client, or `NO_CLUSTER`."""
+    """Cluster of each client, or `NO_CLUSTER`, (m,)."""
     K: int
     facts: dict[str, Any]
     """Figures for the report, ready for JSON."""

@@ -43,7 +43,7 @@ class Run:
     noise: Noise = SYSTEM_NOISE
     """Source of the noise by which the server hides single clients."""
     known_groups: Tensor | None = None
-    """(m,) cluster of each client, if the method knows it in advance."""
+    """Cluster of each client, if the method knows it in advance, (m,)."""
     exchanges: bool = True
     """Whether clients send anything; if not, no bytes are counted."""
 
@@ -74,7 +74,7 @@ class FirstModels:
     K: int
     """Number of clusters."""
     labels: Tensor | None = None
-    """(m,) cluster of each client, -1 if it has none; None if the initializer finds no groups."""
+    """Cluster of each client, -1 if it has none, (m,); None if the initializer finds no groups."""
     found: Mapping[str, Any] = field(default_factory=dict)
     """Findings and their cost, ready for JSON."""
     notes: tuple[str, ...] = ()

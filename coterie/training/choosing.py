@@ -76,11 +76,11 @@ class Trials:
     """Results and costs of all trial runs."""
 
     losses: Floats
-    """(K, S, m) held-out loss of each client, for 1, 2, ... clusters and each seed; NaN if nothing is held out."""
+    """Held-out loss of each client, for 1, 2, ... clusters and each seed, (K, S, m); NaN if nothing is held out."""
     clusters: Ints
-    """(K, S, m) cluster of each client, or `ABSENT`."""
+    """Cluster of each client, or `ABSENT`, (K, S, m)."""
     sizes: Ints
-    """(m,) number of training samples of each client, held-out ones included."""
+    """Number of training samples of each client, held-out ones included, (m,)."""
     rounds: int
     """Largest number of rounds of a trial run."""
     bytes_up: int

@@ -152,7 +152,7 @@ class FinalSnapshot(Snapshot):
 
     @cached_property
     def asked(self) -> Tensor:
-        """(m,) clusters of the clients that are asked for scores, -1 for the others."""
+        """Clusters of the clients that are asked for scores, -1 for the others, (m,)."""
         with_samples = self.with_validation_samples if self.data.tested is None else self.with_test_samples
         return self.honest(with_samples(self.choice))
 
@@ -306,15 +306,15 @@ class FinalAssignment:
     positions: np.ndarray
     """Positions of the clients that answered."""
     own: Tensor
-    """(m,) final cluster of each client, or -1."""
+    """Final cluster of each client, or -1, (m,)."""
     restart: int
     """The restart to keep."""
     restart_losses: np.ndarray
-    """(R,) mean training loss of each restart."""
+    """Mean training loss of each restart, (R,)."""
     weights: np.ndarray | None = None
-    """(answered, K) weights of each client, if clients keep weights."""
+    """Weights of each client, if clients keep weights, (answered, K)."""
     components: np.ndarray | None = None
-    """(answered, P) weights of the components of the objective."""
+    """Weights of the components of the objective, (answered, P)."""
     unfit: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Those of `positions` whose training loss is not finite."""
     trained: float | None = None

@@ -132,7 +132,7 @@ class Plan:
 
     @property
     def validated(self) -> Tensor | None:
-        """(m,) whether each client has validation samples; None if no samples are held out."""
+        """Whether each client has validation samples, (m,); None if no samples are held out."""
         share = self.settings.validation
         return None if share is None else torch.from_numpy(held_out_sizes(self.data.sizes, share) > 0)
 
@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def attacking(self) -> Tensor:
-        """(m,) whether each client is a simulated attacker; used only to leave attackers out of the scores."""
+        """Whether each client is a simulated attacker, (m,); used only to leave attackers out of the scores."""
         if self.settings.poison is None:
             return torch.zeros(len(self.data.clients), dtype=torch.bool)
         attack = read_attack(self.settings.poison)

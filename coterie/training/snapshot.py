@@ -56,7 +56,7 @@ class Snapshot(ABC):
     restart: int
     """Restart whose figures are recorded."""
     choice: Tensor
-    """(m,) cluster of each client as far as the server knows it, or -1."""
+    """Cluster of each client as far as the server knows it, or -1, (m,)."""
     restart_losses: Sequence[float]
     """Training loss of each restart."""
     records: Sequence[RoundRecord] = ()
@@ -108,7 +108,7 @@ class Snapshot(ABC):
 
     @cached_property
     def attackers(self) -> Tensor:
-        """(m,) whether each client is a simulated attacker; scores and agreement leave attackers out."""
+        """Whether each client is a simulated attacker, (m,); scores and agreement leave attackers out."""
         return self.plan.attacking
 
     @property
