@@ -5,8 +5,8 @@
     python benchmarks/convex_clustering.py --growth --quick
 
 Ten clusters of equal size with the models of the paper's figure 2 as centres and noise of 0.1 around them. "recovery"
-is 1.02 times the lower end of (13), where the clusters are found; "transition" is 0.75 times that, near the least
-lambda at which they are. Processor seconds, one thread, Numba's compilation apart. CVXPY is no dependency:
+is 1.02 times the lower end of (13), where the clusters are found; "transition" is 0.75 times that, near the
+smallest lambda at which they are. Processor seconds, one thread, Numba's compilation apart. CVXPY is no dependency:
 `pip install cvxpy`.
 """
 

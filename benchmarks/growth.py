@@ -4,7 +4,7 @@
     python benchmarks/growth.py --plot docs/growth.svg # and the plot
     python benchmarks/growth.py --quick                # a tenth of the clients
 
-n=10, d=100, one local step, float32, one thread; every case runs in a process of its own. The unit is one pass
+n=10, d=100, one local step, float32, one thread; every case runs in a separate process. The unit is one pass
 (`numpy.sum`) over the same features, as in linear_round.py.
 """
 

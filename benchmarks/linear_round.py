@@ -5,8 +5,8 @@
 
 The unit is one one-thread `numpy.sum` over the same float32 array, measured in the same process between the rounds:
 machines are noisy, ratios less so. Both are processor time, which other processes disturb little. Memory is the peak
-resident size minus that after the imports, over the size of the training arrays; every case runs in a process of its
-own.
+resident size minus that after the imports, over the size of the training arrays; every case runs in a
+separate process.
 """
 
 import argparse

@@ -118,7 +118,7 @@ def loop(plan: Plan, work: Workload, build: Callable[..., torch.optim.Optimizer]
 
 
 def least_seconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the least time of each piece of work, all measured in turns."""
+    """Return the shortest time of each piece of work, all measured in turns."""
     best = dict.fromkeys(works, float("inf"))
     for repeat in range(REPEATS + 1):
         for name, work in works.items():

@@ -7,7 +7,7 @@ Random data, 2 local epochs, batches of 20, one thread. What is compared runs in
 the medians of the processor time count. FedAvg does not score with mini-batches: what the others are compared with
 includes a pass that scores its model on all training samples, as they score each of theirs. The loop trains one client
 and one model at a time by autograd, with the same batches; the difference is the largest between its models and ours
-after five rounds, over the largest entry. With --growth every K runs in a process of its own; memory is the peak beyond
+after five rounds, over the largest entry. With --growth every K runs in a separate process; memory is the peak beyond
 what was held before the first round.
 """
 

@@ -247,7 +247,7 @@ def memory() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", type=int, default=10, help="W1 runs on one client in so many; times are scaled up")
+    parser.add_argument("--part", type=int, default=10, help="W1 runs on one client in this many; times are scaled up")
     parser.add_argument("--memory", action="store_true", help="peak memory of a round of W1, in this process")
     chosen = parser.parse_args()
     if chosen.memory:

@@ -15,9 +15,11 @@ from mkdocs.config import load_config
 
 from coterie.cli.about import families, listed_methods
 from coterie.cli.main import cli
+from coterie.cli.options import all_options
 from coterie.cli.reference import NOTE, generated_endings, generated_pages, page_name
 from coterie.experiments.page import pages
 from coterie.experiments.reproduce import RESULTS
+from coterie.methods.base import Method
 from coterie.training.measures import MEASURES
 from papers import PAPERS
 from website.links import rewritten
@@ -141,6 +143,19 @@ def test_pages_show_the_results_of_the_scoreboard():
     assert re.match(r"## On the scoreboard\n\nMean rank \d+\.\d in \d+ scenarios", standing("cfl"))
     assert "With `clusters=auto`: mean rank" in standing("ifca")
     assert standing("oracle") == standing("tiered") == ""
+
+
+def test_counterparts_of_other_libraries_exist():
+    """Every flag, method and setting in the right column of the tables of docs/coming-from.md."""
+    rows = re.findall(r"^\|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "coming-from.md").read_text(), re.MULTILINE)
+    text = "\n".join(row for row in rows if "---" not in row)
+    flags = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
+    known = {flag for command in cli.commands.values() for option in command.params for flag in option.opts}
+    known |= {option.flag for option in all_options().values()}
+    assert flags - known == set()
+    assert len(flags) > 20
+    named = set(re.findall(r"\]\(methods/([\w-]+)\.md\)", text)) | set(re.findall(r"--method (\w[\w+-]*)", text))
+    assert {name.replace("-plus", "+") for name in named} - {"METHOD"} <= set(Method.members)
 
 
 def test_links_to_files_outside_docs_lead_to_pages():

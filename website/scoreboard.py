@@ -43,7 +43,8 @@ def standing(name: str) -> str:
         text += f" With `clusters=auto`: {_rank(rows[f'{name}-auto']).lower()}."
     best = re.search(rf"^- `{re.escape(name)}`: (.*)$", PAGE.read_text(), re.MULTILINE)
     if best is not None:
-        text += f" {best[1][0].upper()}{best[1][1:]}"
+        sentence = re.sub(r"(best|worst) on (\w+) ", r"\1 on \2 scenarios ", best[1])
+        text += f" {sentence[0].upper()}{sentence[1:]}"
     return f"## On the scoreboard\n\n{text} [Scoreboard](../scoreboard.md) explains the figures.\n\n"
 
 

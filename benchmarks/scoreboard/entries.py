@@ -27,7 +27,7 @@ class Entry:
     """Name of the method, if it is another one than that of the row."""
     options: Mapping[str, Any] = field(default_factory=dict)
     learner: str | None = None
-    """Model family, if the method needs one of its own."""
+    """Model family, if the method needs another one."""
     families: frozenset[str] | None = None
     """Families of scenarios in which it is run; None for all."""
     small: bool = False

@@ -241,7 +241,7 @@ def _scale(evidence: Evidence, measured: bool) -> float:
     )
     known = np.where(np.isfinite(losses), losses, 0.0)
     own, largest = float(np.average(evidence.mine(known), weights=sizes)), float(known.max(initial=0))
-    mean = max(own, 1e-12 * largest)  # without noise the least loss decides
+    mean = max(own, 1e-12 * largest)  # without noise the lowest loss decides
     return 1 / (2 * mean) if mean > 0 else 0.0
 
 

@@ -1,9 +1,8 @@
 """A check whether the labelled samples of a new client fit any model of a run.
 
 A new client is placed with the model of the lowest loss, and its certainty compares the models with each other.
-Neither says
-whether even the best model fits: a target in another unit, exchanged labels or a group that the training never saw make
-the placement meaningless and the certainty high.
+Neither shows whether even the best model fits: with a target in another unit, exchanged labels or a group that was not
+in the training data, the placement is meaningless although the certainty is high.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Choice of models for a client that did not train, and predictions by several models together.
 
-With hard clusters, a client is served by the model with the lowest loss on a few labelled samples (the
-support), or by a leaf
-of the tree of splits (`Tree`). With mixtures, it is served by all models, with weights that EM finds on the support for
-fixed models. The objective `ratio` then assumes that classes are equally frequent in every cluster; if the classes of
-the support are not balanced, the weights follow them in part. Mixtures that also model features (`Density`) need no
-labels, and weigh the models for each sample.
+With hard clusters, a client is served by the model with the lowest loss on a few labelled samples (the support), or by
+a leaf of the tree of splits (`Tree`). With mixtures, it is served by all models, with weights that EM finds on the
+support for fixed models. The objective `ratio` then assumes that classes are equally frequent in every cluster; if the
+classes of the support are not balanced, the weights follow them in part. Mixtures that also model features (`Density`)
+need no labels, and weigh the models for each sample.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Coefficients are one vector of q p numbers for each cluster: p for a regression 
 the reference, for a classification, in the order of the classes.
 
 Symbols of Su, Xu, Yang, section 4.2: gamma = eta max_i |phi(X_i)|^2 / n_i; kappa, the stability of local updates;
-chi^2(n), the skewness of the sample sizes; Delta, the least distance between two models; nu of eq. (10); rho, the
+chi^2(n), the skewness of the sample sizes; Delta, the smallest distance between two models; nu of eq. (10); rho, the
 smallest cluster's share of the samples.
 """
 
@@ -298,7 +298,7 @@ def _why_no_errors(clients: int, again: int, samples: int, rank: int, unbounded:
     if samples <= rank:
         return f"it has no more samples ({samples}) than coefficients"
     if unbounded:
-        return "a combination of features tells its classes apart without error, so the coefficients grow without bound"
+        return "a combination of features separates its classes without error, so the coefficients grow without bound"
     return ""
 
 

@@ -15,8 +15,8 @@ A few anchors move from a common theta_0 towards their own true models. Their di
 k that all clients find together (`orthogonal_iteration`, algorithm 3 of the paper), in which the few samples of one
 anchor are enough. The paper's step size suits features whose second moments are near a multiple of the identity; with
 correlated or uncentred features it is far too long, and the anchors diverge. By default, the subspace is therefore
-sought among features whitened by the pooled X^T X, and an anchor moves to the least squared error of its own samples in
-it. Finally, anchors that arrive at the same place form a group. The client halves are the tasks `FeatureProducts`,
+sought among features whitened by the pooled X^T X, and an anchor moves to the smallest squared error of its own samples
+in it. Finally, anchors that arrive at the same place form a group. The client halves are the tasks `FeatureProducts`,
 `MomentProduct` and `AnchorStep`. This method returns the coarse models; `two-phase` refines them, and
 init=moment-descent uses them as the first models of any other method.
 """

@@ -195,7 +195,7 @@ class Clustering:
 
 REVEALS = {
     "model": "its own model, trained on its data alone",
-    "losses": "its loss under the model of each cluster, if it has no solution of its own",
+    "losses": "its loss under the model of each cluster, if it has no solution",
 }
 
 
@@ -352,7 +352,7 @@ def _about_groups(run: Run, labels: Tensor) -> Iterator[str]:
 def _no_solution(rejected: int) -> TrainingError:
     if rejected:
         return TrainingError(
-            f"none of the {rejected} clients that answered has a solution of its own: their loss has no minimum "
+            f"none of the {rejected} clients that answered has a solution: their loss has no minimum "
             "(logistic regression on labels that a plane separates, or with a class missing), or it diverged; use "
             "learner=logistic:l2=0.01 (with bias=false if classes are missing), or solver=steps with a smaller lr"
         )

@@ -4,7 +4,7 @@
 
 paper                  here
 U_p of client i        row `subspace`: the first p left singular vectors of its d x n matrix of samples (directions)
-A_ij, (2) and (3)      degrees: the least principal angle, or the sum (angle), from the singular values of U_i^T U_j
+A_ij, (2) and (3)      degrees: the smallest principal angle, or the sum (angle), from the singular values of U_i^T U_j
 beta                   beta: clusters merge while the nearest are at most that far apart; or clusters is given; by
                        default the tree is cut from its root down by tests on held-out halves (`tiers/tree_test.py`)
 HC                     agglomeration by average or complete linkage (linkage)
@@ -72,7 +72,7 @@ class PACFL(InsideClusters, Initializer):
     directions: int = option(3, "number of leading singular vectors of its samples that a client sends (p)", low=1)
     per_class: bool = option(False, "whether a client sends singular vectors for each class instead of for all samples")
     angle: Literal["least", "sum"] = option(
-        "least", "distance of two clients in degrees: the least principal angle, or the sum of all"
+        "least", "distance of two clients in degrees: the smallest principal angle, or the sum of all"
     )
     linkage: Literal["average", "complete"] = option(
         "average", "distance of two clusters: the mean or the largest distance of their members"

@@ -212,7 +212,7 @@ class PrincipalAngles(Distance):
     per_class: bool = False
     """Whether there is one subspace for each class."""
     angle: Literal["least", "sum"] = "least"
-    """The least principal angle, or the sum of all; `sum` with `per_class` takes the mean over common classes."""
+    """The smallest principal angle, or the sum of all; `sum` with `per_class` takes the mean over common classes."""
     needs: ClassVar[Needs] = "inputs"
     reveals: ClassVar[dict[str, str]] = {
         "subspace": "the leading directions of its samples (of each class, with per_class): the first is close to "
@@ -240,7 +240,7 @@ class PrincipalAngles(Distance):
         return as_distances(distances, 90.0 * self.p)
 
     def _least(self, one: Tensor, others: Tensor) -> Tensor:
-        """Return angles (b,) of bases (G, d, p) and (b, G, d, p): the least over all pairs of parts."""
+        """Return angles (b,) of bases (G, d, p) and (b, G, d, p): the smallest over all pairs of parts."""
         cosines = torch.linalg.svdvals(torch.einsum("gdp,bhdq->bghpq", one, others))
         return degrees(cosines.flatten(1).amax(dim=1))
 

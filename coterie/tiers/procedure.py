@@ -334,7 +334,7 @@ class MergeAbove(ProcedureStep):
     The portrait of a cluster is the sum of its members' onboarding rows, which has the direction of their mean. Pairs
     of clusters with cos >= tau merge. A chain of such pairs becomes one cluster, with the model of its largest part;
     ties go to the oldest. New clients have no model yet: if no older cluster joins them, they get the overall model. A
-    client that joins a cluster in its first round therefore never needs a model of its own.
+    client that joins a cluster in its first round therefore never needs a separate model.
 
     Example:
         >>> from coterie.tiers import MergeAbove

@@ -142,7 +142,7 @@ def _population(name: str, options: tuple[tuple[str, object], ...], seed: int) -
 class MeteredCell(RunCell):
     """A run, and its memory beyond the data if the system reports it.
 
-    It has a process of its own: memory that earlier cells have used and freed would hide what this one needs.
+    It has a separate process: memory that earlier cells have used and freed would hide what this one needs.
     """
 
     def measure(self, folder: Path) -> Figures:

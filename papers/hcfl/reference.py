@@ -55,7 +55,7 @@ NO_FIGURES = ("", "", "", "")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the tables: a method, and the reference's Val, Test, ARI and K as text, in percent but for K."""
+    """A row of the tables: a method, and the reference's Val, Test, ARI and K as text, in percent except for K."""
 
     title: str
     method: str

@@ -1,6 +1,6 @@
 """A one-shot result as the start of IFCA, which Armacki et al. leave as future work, against random starts.
 
-Ten random starts run to the end side by side and the one with the least training loss is kept, as `restarts=10` does.
+Ten random starts run to the end side by side and the one with the lowest training loss is kept, as `restarts=10` does.
 Its curve over the rounds is compared with that of IFCA from `init=odcl`.
 """
 
@@ -285,7 +285,7 @@ REPRODUCTION = Reproduction(
     "One-shot clustering as the start of IFCA, against the best of ten random starts",
     "no figure of a paper; named as future work in Armacki, Bajovic, Jakovetic, Kar 2022",
     "IFCA with 10 local steps of 0.1, 200 rounds. The best random start is the one with the lowest training loss at "
-    "the end; its number of rounds is that until it is within 1 % of its own final figure. The number of rounds after "
+    "the end; its number of rounds is that until it is within 1 % of its final figure. The number of rounds after "
     "ODCL is that until the same level; 0 means that ODCL alone reaches it. For linear models the held-out error is "
     "mostly noise that no model can remove, so it is easily within 1 %; the error of the models is shown as well. As "
     "good means worse by at most 0.1 %. For networks, the clients' solutions are steps from one common model, and the "

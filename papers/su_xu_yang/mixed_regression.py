@@ -296,7 +296,7 @@ ROWS = {
     "two-phase s=10": "two-phase, s=10",
     "two-phase fedprox": "two-phase, FedProx",
     "fedavg": "vanilla FedAvg",
-    "one-shot least-norm": "one-shot, least squares of least norm",
+    "one-shot least-norm": "one-shot, least squares of minimum norm",
     "one-shot moment": "one-shot, X^T y / n",
     "ifca all": "IFCA, random start, averaging=all (the paper's)",
     "ifca members": "IFCA, random start, averaging=members (its option II)",

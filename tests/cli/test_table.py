@@ -215,7 +215,7 @@ def test_help_has_both_meanings_of_features(coterie):
 
 def test_help_has_both_meanings_of_noise(coterie):
     words = " ".join(coterie("run", "--help")[1].split())
-    assert "of the noise (sigma); (opposite-labels) share of wrong training labels" in words
+    assert "share of wrong training labels" in words
     assert words.count("standard deviation of the noise (sigma)") == 1  # several scenarios share this text
 
 
