@@ -38,8 +38,8 @@ def test_outside_a_checkout_the_error_explains_what_to_do(coterie, tmp_path, mon
 def test_a_quick_run_prints_tables_and_verdicts_and_stores_nothing(coterie, tmp_path):
     code, out, err = coterie("reproduce", "ifca-figure3", "--quick", "--only", "(c)", "--seeds", "1", "--jobs", "1")
     assert code == 0
-    assert "holds   (c) n=25: more clients help" in out
-    assert "not run (d) n=25: more clients help" in out
+    assert "holds         (c) n=25: more clients help" in out
+    assert "not run       (d) n=25: more clients help" in out
     assert "2 of 2: (c)" in err
     assert list(tmp_path.iterdir()) == []
 

@@ -236,7 +236,7 @@ def test_the_page_shows_every_reproduction_and_what_was_not_run(tmp_path):
             assert f"[{reproduction.name}](all-{paper.name}.md#{reproduction.name})" in found["all.md"]
     assert "| IFCA | 94.20 ± 0.03 | not run |" in found["all-ifca.md"]
     claims = len(REPRODUCTIONS["ifca-figure3"].claims({}, False))
-    line = f"| Ghosh, Chung, Yin, Ramchandran 2020, figure 3 | not run | 0 | 0 | {claims} |"
+    line = f"| Ghosh, Chung, Yin, Ramchandran 2020, figure 3 | not run | 0 | 0 | 0 | {claims} |"
     assert f"| [ifca-figure3](all-ifca.md#ifca-figure3) {line}" in found["all.md"]
     assert f"| [ifca-figure3](#ifca-figure3) {line}" in found["all-ifca.md"]
     assert "Claims that do not hold" not in found["all-ifca.md"]
@@ -249,6 +249,10 @@ def test_the_page_shows_every_reproduction_and_what_was_not_run(tmp_path):
 def test_the_result_of_a_reproduction_follows_from_its_claims(verdicts, result):
     claims = [Claim("the text", verdict, "evidence") for verdict in verdicts]
     assert Judged(REPRODUCTIONS["ifca-figure3"], [], claims).result == result
+    undecided = Claim("the text", True, "evidence", decided=False)
+    assert Judged(REPRODUCTIONS["ifca-figure3"], [], [*claims, undecided]).result == result.replace(
+        "not run", "undecided"
+    )
 
 
 def test_claims_that_do_not_hold_are_listed(tmp_path):
