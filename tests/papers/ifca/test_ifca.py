@@ -141,16 +141,16 @@ def shares(panel, values, **fixed):
 
 def test_the_trends_can_fail():
     rising = verdicts(
-        "ifca-figure3", shares("a", [0.0, 0.1, 0.4, 0.8], sigma=0.1) | shares("c", [0, 0.2, 0.9, 1], n=50)
+        "ifca-figure3", shares("a", [0.0, 0.1, 0.4, 0.8], sigma=0.1) | shares("c", [0, 0.2, 0.9, 1], n=50, R=0.25)
     )
     assert rising["(a) sigma=0.1: a larger R helps"] is True
-    assert rising["(c) n=50: more clients help"] is True
+    assert rising["(c) R=0.25, n=50: more clients help"] is True
     assert rising["(a) sigma=0.4: a larger R helps"] is None
     falling = verdicts(
-        "ifca-figure3", shares("a", [0.0, 0.8, 0.4, 0.8], sigma=0.1) | shares("c", [0, 0.9, 0.2, 1], n=50)
+        "ifca-figure3", shares("a", [0.0, 0.8, 0.4, 0.8], sigma=0.1) | shares("c", [0, 0.9, 0.2, 1], n=50, R=0.25)
     )
     assert falling["(a) sigma=0.1: a larger R helps"] is False
-    assert falling["(c) n=50: more clients help"] is False
+    assert falling["(c) R=0.25, n=50: more clients help"] is False
 
 
 # ---- table 1, figure 4, table 2 ---------------------------------------------------------------------------
