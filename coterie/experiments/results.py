@@ -14,7 +14,7 @@ from coterie.experiments.reproduction import Cell, Figures, Found
 
 @dataclass(frozen=True)
 class Measured:
-    """What a worker process returns for a finished cell."""
+    """Return value of a worker process for a finished cell."""
 
     figures: Figures
     seconds: float
