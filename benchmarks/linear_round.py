@@ -93,14 +93,14 @@ def measure(case: Case) -> Cost:
     x = data.train.x.numpy()
     times, passes = [], []
     with torch.no_grad():
-        begun = time.process_time()
+        started = time.process_time()
         for done in islice(train(plan.method, plan.run, initialize(plan).state), 12):
-            times.append(time.process_time() - begun)
-            begun = time.process_time()
+            times.append(time.process_time() - started)
+            started = time.process_time()
             np.sum(x)
-            passes.append(time.process_time() - begun)
+            passes.append(time.process_time() - started)
             assert done.state.loss.isfinite().all()
-            begun = time.process_time()
+            started = time.process_time()
     memory = (peak_memory() - before) / (x.nbytes + data.train.y.numpy().nbytes)
     return Cost(min(times), min(passes), memory)
 

@@ -122,10 +122,10 @@ def least_seconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     best = dict.fromkeys(works, float("inf"))
     for repeat in range(REPEATS + 1):
         for name, work in works.items():
-            begun = time.perf_counter()
+            started = time.perf_counter()
             work()
             if repeat:  # the first time is for warming up
-                best[name] = min(best[name], time.perf_counter() - begun)
+                best[name] = min(best[name], time.perf_counter() - started)
     return best
 
 

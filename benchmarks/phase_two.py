@@ -74,10 +74,10 @@ def least(*works: Callable[[], object], repeats: int = 7) -> list[float]:
     best = [float("inf")] * len(works)
     for repeat in range(repeats + 1):
         for index, work in enumerate(works):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             work()
             if repeat:
-                best[index] = min(best[index], time.perf_counter() - begun)
+                best[index] = min(best[index], time.perf_counter() - started)
     return best
 
 

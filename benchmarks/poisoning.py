@@ -107,9 +107,9 @@ def show_cost(repeats: int = 3) -> None:
         data, spent, sent = coterie.scenario(name, **sizes[name]), {way: [] for way in ways}, {}
         for _ in range(repeats):
             for way in ways:
-                begun = time.process_time()
+                started = time.process_time()
                 result = coterie.fit(data, "ifca", combine=way, rounds=10, restarts=1, evaluate_every=1000)
-                spent[way].append(time.process_time() - begun)
+                spent[way].append(time.process_time() - started)
                 sent[way] = result.metrics["bytes_up"]
         for way in ways:
             ratio = np.median(np.array(spent[way]) / np.array(spent["mean"]))

@@ -45,10 +45,10 @@ def in_turns(*works: Callable[[], object], repeats: int) -> list[Timed]:
         torch.set_num_threads(threads)
         for repeat in range(repeats + 1):
             for index, work in enumerate(works):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 work()
                 if repeat:  # the first time is for warming up
-                    best[index] = min(best[index], (time.perf_counter() - begun, threads))
+                    best[index] = min(best[index], (time.perf_counter() - started, threads))
     return best
 
 

@@ -1,4 +1,4 @@
-"""Where Coterie's defaults differ from the papers, and what each difference changes.
+"""Defaults of Coterie that differ from the papers, and what each difference changes.
 
 Every row of the table is a pair of runs that differ in one setting: the paper's, and Coterie's default. All other
 options are Coterie's defaults, so that a row shows the effect of this setting alone.
@@ -63,9 +63,9 @@ class Deviation:
     def cell_name(self, side: Side) -> str:
         """Return the name of the run with the paper's choice, or with Coterie's default."""
         settings = self.paper if side == "paper" else self.default
-        told = ", ".join(f"{name}={value}" for name, value in settings.items()) or "default"
+        reported = ", ".join(f"{name}={value}" for name, value in settings.items()) or "default"
         shared = "".join(f", {name}={value}" for name, value in self.common.items())
-        return f"{self.scenario} {self.method}, {told}{shared}"
+        return f"{self.scenario} {self.method}, {reported}{shared}"
 
     def options(self, side: Side, quick: bool) -> dict[str, object]:
         """Return the options of one run; a scenario's recommended learning rate and steps are not used."""

@@ -339,7 +339,7 @@ def test_equal_initial_models_of_all_clusters_are_refused():
 
 
 def test_a_run_is_resumed_with_its_number_of_threads_and_changes_are_reported(tmp_path):
-    seen, told = [], []
+    seen, reported = [], []
 
     def stop(record):
         raise KeyboardInterrupt
@@ -355,10 +355,10 @@ def test_a_run_is_resumed_with_its_number_of_threads_and_changes_are_reported(tm
     coterie.resume(
         tmp_path / "cut",
         population(),
-        warn=told.append,
+        warn=reported.append,
         callbacks=[lambda record: seen.append(torch.get_num_threads())],
     )
     assert seen == [3, 3]
     assert torch.get_num_threads() == now
-    assert len(told) == 1
-    assert "numpy 0.1 is now" in told[0]
+    assert len(reported) == 1
+    assert "numpy 0.1 is now" in reported[0]

@@ -12,7 +12,7 @@ from coterie.methods.base import Method
 from website.links import ROOT
 
 MEASURED = "<!-- measured results -->"
-"""Where a page shows the table."""
+"""Comment that the table replaces."""
 PAGE = ROOT / "docs" / "scoreboard.md"
 ABSENT = "The scoreboard has not been computed in this checkout, so that no table is shown here.\n"
 READING = (

@@ -39,8 +39,8 @@ class Entry:
 
     def run_options(self, groups: int | None) -> Mapping[str, Any]:
         """Return the options of a run; K is the true number of groups, but 2 if all clients are alike."""
-        told = {"clusters": max(2, groups)} if self.knows is Knows.GIVEN and groups is not None else {}
-        return {**self.options, **told}
+        reported = {"clusters": max(2, groups)} if self.knows is Knows.GIVEN and groups is not None else {}
+        return {**self.options, **reported}
 
 
 LINEAR = frozenset({"linear"})

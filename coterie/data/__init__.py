@@ -1,4 +1,4 @@
-"""Reproducible federations with known truth, real ones, and the doors for a user's own arrays, tables and data sets."""
+"""Data: the user's arrays, tables and data sets, scenarios with known groups, and real data sets."""
 
 from typing import TYPE_CHECKING
 

@@ -51,7 +51,7 @@ class Columns:
 
     names: tuple[str, ...]
     read: Callable[[str], Values]
-    """(N,) of any type that NumPy knows."""
+    """Function that returns a column, (N,), of any type that NumPy knows."""
     categorical: frozenset[str] = frozenset()
     """Names of the columns that are categorical although their levels are numbers."""
 

@@ -149,7 +149,7 @@ def _fit(column: ColumnSummary, summary: TableSummary, settings: TableSettings) 
     fitted.remarks.extend(_missing_remarks(fitted, column, settings))
     if is_of_clients(column, summary) and fitted.column.own_features:
         fitted.remarks.append(
-            "the same in all rows of each client, so its effect cannot be told from differences between clients"
+            "the same in all rows of each client, so its effect is not distinguished from differences between clients"
         )
     return fitted
 

@@ -184,7 +184,7 @@ def date_remarks(moments: Moments) -> list[str]:
 
 
 def standing_apart(moments: Moments, whole: bool) -> list[tuple[float, int]]:
-    """Return the least and the greatest value if many training rows hold it and no other value is near, with its rows.
+    """Return the smallest and the largest value, with its rows, if many training rows have it and no value is near.
 
     Args:
         moments: Moments of the column.

@@ -47,7 +47,7 @@ NUMBER_LEVELS = (
 """Reason why a column of a data frame is left out: it would be read as numbers."""
 MOST_COMPARED, FINE = 2000, 0.3
 """First rows of a table from which it is judged whether rows are alike by chance: not if a column has different values
-in so many of them."""
+in this many of them."""
 
 
 def from_table(

@@ -108,7 +108,7 @@ def _known(diagnosis: Diagnosis) -> Answer:
 def _placed(diagnosis: Diagnosis) -> str:
     power, clients = diagnosis.power, diagnosis.facts.clients
     if diagnosis.structure.kind == "unclear":
-        return "Groups cannot be told from a smooth spread, so that no client can be placed in a group."
+        return "Groups cannot be distinguished from a smooth spread, so that no client can be placed in a group."
     if power.separation is None or not power.curve:
         return "There are no groups in which clients could be placed."
     needed = (

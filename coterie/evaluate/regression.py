@@ -66,9 +66,9 @@ class Moments:
     """Sums over the clients of each cluster, with residuals r under the models that were sent."""
 
     clients: Ints
-    """(K,)"""
+    """Number of clients of each cluster, (K,)."""
     samples: Ints
-    """(K,)"""
+    """Number of samples of each cluster, (K,)."""
     gram: Floats
     """Hessian of the loss, X^T X for least squares, (K, q p, q p)."""
     score: Floats
@@ -82,7 +82,7 @@ class Meats:
     """Middle matrices of sandwich estimators, summed over the clients of each cluster."""
 
     clients: Ints
-    """(K,)"""
+    """Number of clients of each cluster, (K,)."""
     by_client: Floats
     """Sum over clients of (X_i^T r_i)(X_i^T r_i)^T, (K, p, p)."""
     by_sample: Floats
@@ -170,7 +170,7 @@ class Fit:
     """Pooled fit of one cluster by least squares or maximum likelihood; NaN where nothing is known."""
 
     estimate: Floats
-    """(p,)"""
+    """Coefficients, (p,)."""
     errors: Floats
     """Standard errors, (p,)."""
     low: Floats
@@ -309,7 +309,7 @@ class Maximum:
     answered: Positions
     """Clients that answered."""
     estimate: Floats
-    """(K, q p)"""
+    """Coefficients, (K, q p)."""
     designs: list[Design]
     moments: Moments
     """Sums at the estimate; for least squares at the models that the search began with."""

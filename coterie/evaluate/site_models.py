@@ -63,7 +63,7 @@ class Moments:
     """Derivatives of the loss at a model: sums, and rows for each client; r are residuals."""
 
     hessian: Floats
-    """(q p, q p)"""
+    """Hessian of the loss, (q p, q p)."""
     gradient: Floats
     """Gradient of the log-likelihood, X^T r for least squares, (q p,)."""
     loss: float

@@ -89,7 +89,7 @@ class Grouping:
     threshold: float
     """Half of the separation Delta: anchors closer than this belong to one group."""
     heights: npt.NDArray[np.float64]
-    """(A - 1,) distances at which average linkage merges, ascending."""
+    """Distances at which average linkage merges, ascending, (A - 1,)."""
     notes: tuple[str, ...]
     """Warnings for the user."""
     held_out: Mapping[int, float] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class Method(Registered, family="method"):
     citation: ClassVar[str] = ""
     """Paper that introduced the method."""
     groups: ClassVar[FoundGroups] = FoundGroups()
-    """Where the clusters come from."""
+    """Source of the clusters."""
     trains: ClassVar[bool] = True
     """Whether rounds of training follow the initialisation."""
     exchanges: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class Method(Registered, family="method"):
     twin: ClassVar[str | None] = None
     """Method that this one equals with a single cluster; None if there is none, for the reason in `no_twin`."""
     no_twin: ClassVar[str] = ""
-    """Why the method has no twin; or with which options it differs from its twin."""
+    """Reason why the method has no twin, or options with which it differs from its twin."""
     refuses: ClassVar[frozenset[str]] = frozenset()
     """Options of runs and base classes that have no meaning for this method."""
     keeps: ClassVar[frozenset[str]] = frozenset()

@@ -276,7 +276,7 @@ class AnchorPaths:
     path: Tensor
     """Estimates from theta_0 on, (T + 1, A, p)."""
     sigmas: Tensor
-    """(T, A) about |Sigma (theta* - theta)| of each anchor before each iteration; NaN if it did not answer.
+    """Estimates of |Sigma (theta* - theta)| of each anchor before each iteration, (T, A); NaN if it did not answer.
 
     With whitened features it is |Sigma^(1/2) (theta* - theta)|, the root mean square error of the predictions."""
 

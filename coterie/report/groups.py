@@ -18,9 +18,9 @@ from coterie.training.result import GROUPS, REGRESSION
 from coterie.training.subject import Subject
 
 SHOWN = 12
-"""Features in the table of profiles that are shown at once, those in which groups differ most."""
+"""Number of features in the table of profiles that are shown at once: those in which groups differ most."""
 MOST_CLASSES = 8
-"""Classes whose shares are shown."""
+"""Largest number of classes whose shares are shown."""
 
 
 def section(run: RunData) -> dict[str, Any] | None:
@@ -136,7 +136,7 @@ def _form(name: str, subject: Subject) -> Callable[[float], str]:
 
 
 def _side(effect: float) -> str:
-    """Return by how many standard deviations a mean differs, where that is at least a fifth; else nothing."""
+    """Return the difference of a mean in standard deviations if it is at least 0.2; else nothing."""
     return "" if abs(effect) < 0.2 else signed(f"{effect:+.1f} sd")
 
 

@@ -229,7 +229,7 @@ def at_best_rounds(records: Sequence[RoundRecord]) -> dict[str, float]:
 
 
 def class_counts(data: FederatedDataset, result: Result) -> list[list[int]]:
-    """(C, K): training samples of a class whose clients are in a cluster, or rank it first; clusters in use only."""
+    """Return the training samples by class and cluster of their clients, (C, K); clusters in use only."""
     own = result.assignments
     used = {k: place for place, k in enumerate(sorted(set(own.values())))}
     counts = np.zeros((CLASSES, len(used)), np.int64)

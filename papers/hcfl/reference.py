@@ -185,8 +185,8 @@ def tables(found: Found, quick: bool) -> list[Table]:
         header += [f"{name}: reference", "best round", "last round"]
     header += ["ARI: reference", "ours", "K: reference", "in use"]
     return [
-        Table(f"Recipe {recipe}: {told}; percent", header, [_row(found, recipe, row) for row in rows_of(recipe)])
-        for recipe, told in RECIPES.items()
+        Table(f"Recipe {recipe}: {reported}; percent", header, [_row(found, recipe, row) for row in rows_of(recipe)])
+        for recipe, reported in RECIPES.items()
     ]
 
 

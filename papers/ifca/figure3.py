@@ -110,7 +110,7 @@ class Trial:
 
 
 def mean_distance(true: np.ndarray, found: np.ndarray) -> float:
-    """(1/k) sum_j |found_j - true_j| under the matching (one to one) that makes it least; both (k, d)."""
+    """Return (1/k) sum_j |found_j - true_j|, both (k, d), under the one-to-one matching that minimises it."""
     from scipy.optimize import linear_sum_assignment  # slow to import
 
     if not np.isfinite(found).all():
@@ -130,7 +130,7 @@ class Scale:
     m: dict[int, int]
     n: int
     grid: dict[int, tuple[tuple[int, int], ...]]
-    """(m, n) of panels (c) and (d), by k."""
+    """Pairs (m, n) of panels (c) and (d), by k."""
     grid_separations: dict[int, tuple[float, ...]]
     """R of panels (c) and (d), by k."""
 
@@ -258,8 +258,8 @@ def _reference(found: Found, settings: Sequence[Setting]) -> list[Claim]:
     def claim(s: Setting, text: str, values: Sequence[float], low: float, high: float) -> Claim:
         mean = float(np.mean(values)) if values else None
         within = None if mean is None else low <= mean <= high
-        told = "not run" if mean is None else f"{mean:.3f} over {len(values)} trials"
-        return Claim(f"{s.name}: {text} between {low:g} and {high:g}", within, told)
+        reported = "not run" if mean is None else f"{mean:.3f} over {len(values)} trials"
+        return Claim(f"{s.name}: {text} between {low:g} and {high:g}", within, reported)
 
     def of_step(s: Setting, lr: str) -> list[float]:
         return [t["shares"][lr] for _, t in sorted(found.get(s.name, {}).items())]

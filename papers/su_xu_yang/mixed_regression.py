@@ -202,8 +202,8 @@ def run_errors(
     data: FederatedDataset, method: str, init: InitChoice | None, options: Mapping[str, Any], models: np.ndarray | None
 ) -> tuple[list[float], ServerState]:
     """Return the error (eq. 6) after every round against `models`, if given, and the last state."""
-    begun = initialize(prepare(data, method, "linear", {**options, "init": init}))
-    plan, state = begun.plan, begun.state
+    started = initialize(prepare(data, method, "linear", {**options, "init": init}))
+    plan, state = started.plan, started.state
 
     def error() -> list[float]:
         return [] if models is None else [parameter_error(models, state.clusters.params["weight"].numpy())]

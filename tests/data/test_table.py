@@ -213,9 +213,9 @@ def test_features_are_standardised_over_all_training_rows():
 
 def test_a_constant_column_is_left_out_with_a_warning():
     table = {"c": ["a", "b"] * 4, "one": [1.0] * 8, "x": np.arange(8.0), "y": np.arange(8.0)}
-    with pytest.warns(ColumnWarning, match=r"left out: one \(constant: 1 in all training rows\)") as told:
+    with pytest.warns(ColumnWarning, match=r"left out: one \(constant: 1 in all training rows\)") as reported:
         found = from_table(table, client="c", target="y")
-    assert Path(told[0].filename) == Path(__file__)
+    assert Path(reported[0].filename) == Path(__file__)
     assert found.feature_names == ("x",)
 
 

@@ -72,7 +72,7 @@ def test_a_bound_above_the_whole_loss_is_no_bound():
 def test_an_unclear_structure_places_no_client():
     made = alike()
     found = answers(replace(made, structure=replace(made.structure, kind="unclear", clusters=None)))
-    assert found[3].sentence.startswith("Groups cannot be told from a smooth spread")
+    assert found[3].sentence.startswith("Groups cannot be distinguished from a smooth spread")
 
 
 def test_a_smooth_spread_that_fits_better_is_named_first():

@@ -28,7 +28,7 @@ def plan_of(poison, **options):
 
 
 def names(plan):
-    return {client for client, lies in zip(plan.data.clients, plan.attacking.tolist(), strict=True) if lies}
+    return {client for client, attacking in zip(plan.data.clients, plan.attacking.tolist(), strict=True) if attacking}
 
 
 def test_attackers_depend_on_ids_and_the_seed_only():
@@ -56,9 +56,9 @@ def test_false_labels_are_in_the_training_samples_of_attackers_only():
         lying = attackers_of(LabelFlip(0.3), 3, data.train.hashes)
         false = with_false_labels(data, lying)
         assert torch.equal(false.test.y, data.test.y)
-        for i, lies in enumerate(lying):
+        for i, attacking in enumerate(lying):
             rows = slice(data.train.starts[i], data.train.stops[i])
-            expected = flipped(data.train.y[rows]) if lies else data.train.y[rows]
+            expected = flipped(data.train.y[rows]) if attacking else data.train.y[rows]
             assert torch.equal(false.train.y[rows], expected)
 
 
@@ -77,9 +77,9 @@ def test_only_the_changes_of_attackers_are_false(each):
     )
     assert len(lied.reply.clients) == 4
     if each:
-        for client, told in zip(false.clients, false.rows["change"], strict=True):
+        for client, reported in zip(false.clients, false.rows["change"], strict=True):
             factor = 10 if client in lied.reply.clients else 1
-            assert torch.allclose(told, factor * true.rows["change"][true.clients.index(client)], rtol=1e-12)
+            assert torch.allclose(reported, factor * true.rows["change"][true.clients.index(client)], rtol=1e-12)
     else:
         found, expected = (_dense(reply) for reply in (false, true))
         assert torch.allclose(found, expected + 9 * _dense(lied.reply), rtol=1e-9, atol=1e-12)

@@ -17,7 +17,7 @@ import torch
 import coterie
 from coterie.errors import RunError, StorageError
 from tests.fuzz.cases import SCALE, SEED
-from tests.io_faults import FAILED, begun_child, exit_code, full_disk_from, killed_at, kinds_of_steps
+from tests.io_faults import FAILED, exit_code, full_disk_from, killed_at, kinds_of_steps, started_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills need fork")
 
@@ -179,7 +179,7 @@ def race(kind: str, folder: Path) -> list[int]:
             known = "exists already" in str(error) or "being written to by another process" in str(error)
             os._exit(LOST if known else FAILED)
 
-    children = [begun_child(run) for _ in range(2)]
+    children = [started_child(run) for _ in range(2)]
     os.close(waiting)
     os.close(go)
     return sorted(exit_code(child) for child in children)

@@ -48,8 +48,8 @@ def test_a_newborn_has_no_parent_and_a_life_that_continues_in_no_cluster_has_end
 
 
 def test_the_answer_counts_every_split_of_an_event():
-    told = descent.answer(HISTORY)
-    assert told == "from 1 to 2 clusters by 3 splits, 1 removal and 1 merger, the last after round 4"
+    reported = descent.answer(HISTORY)
+    assert reported == "from 1 to 2 clusters by 3 splits, 1 removal and 1 merger, the last after round 4"
     assert descent.answer(HISTORY[:1]) == "1 cluster from the first round to the last: no step changed that"
 
 
@@ -108,8 +108,8 @@ def test_a_run_of_an_adaptive_method_that_never_changes_says_so():
 
 
 def test_clients_that_arrive_remove_nothing():
-    told = descent.answer([record(0, 2, [3, 2], event("arrival", 1, [[], []]))])
-    assert told == "from 1 to 2 clusters by 2 newcomers' clusters, the last after round 1"
+    reported = descent.answer([record(0, 2, [3, 2], event("arrival", 1, [[], []]))])
+    assert reported == "from 1 to 2 clusters by 2 newcomers' clusters, the last after round 1"
 
 
 def test_the_page_tells_how_clients_were_grouped_before_training():

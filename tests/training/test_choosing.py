@@ -349,7 +349,7 @@ def test_the_answer_in_words():
     findings = {"clusters": 1, "answer": "One model is as good.", "table": table}
     assert answer(findings) == "One model is as good."
     assert table_rows(findings)[1][2] == "0.020 ± 0.0040"
-    assert table_rows(findings)[0] == ("1", "0.5000", "least", "–", "1")  # noqa: RUF001
+    assert table_rows(findings)[0] == ("1", "0.5000", "lowest", "–", "1")  # noqa: RUF001
 
 
 def test_no_larger_number_is_tried_after_two_worse_ones():

@@ -206,7 +206,7 @@ def test_with_validation_the_models_of_the_best_round_are_kept(tmp_path):
         assert np.array_equal(a["weight"], b["weight"])
     assert short.metrics["validation_loss"] == same.metrics["validation_loss"]
     page = coterie.write_report(short, tmp_path / "report.html").read_text()
-    words = f"stopped early and kept the models with the least validation loss: after {stop + 1} of 60 rounds (seed 1)"
+    words = f"stopped early and kept the models with the lowest validation loss: after {stop + 1} of 60 rounds (seed 1)"
     assert words in page
 
 

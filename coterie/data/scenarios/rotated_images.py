@@ -48,7 +48,7 @@ class Upright:
     """Images before rotation."""
 
     x_train: npt.NDArray[np.float32]
-    """(n, ..., H, W), square."""
+    """Square training images, (n, ..., H, W)."""
     y_train: npt.NDArray[np.int64]
     x_test: npt.NDArray[np.float32]
     y_test: npt.NDArray[np.int64]

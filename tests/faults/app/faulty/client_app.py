@@ -50,7 +50,7 @@ def misbehave(message: Message, context: Context, call: Callable[[Message, Conte
     orders = folder / f"{name}.json"
     order = json.loads(orders.read_text()).get(round_ or task) if orders.is_file() else None
     if order == "raise":
-        raise RuntimeError("this node was told to fail")
+        raise RuntimeError("this node was ordered to fail")
     answer = call(message, context)
     if order == "hold":
         _wait_for(folder / f"go-{round_}")
