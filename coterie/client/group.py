@@ -36,6 +36,10 @@ class ClientGroup:
     """State that the clients keep from round to round; None: they keep none."""
     noise: Noise = SYSTEM_NOISE
     """Source of the noise for differential privacy; only a simulation may derive it from its seed."""
+    compiles: bool = False
+    """Whether compiled code may be used; False if the run is too short for the time that compilation takes."""
+    threads: int = 1
+    """Number of threads for a task that divides its work itself."""
 
     @classmethod
     def of(

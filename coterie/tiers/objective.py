@@ -24,6 +24,8 @@ from coterie.learners.base import Learner, has_features
 class Conditional(Objective):
     """L_k = p_k(y|x): a cluster is judged by its predictions alone."""
 
+    plain: ClassVar[bool] = True
+
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         return losses
 

@@ -49,6 +49,10 @@ LEAST_ROUNDS = 20
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
 """Bytes in which results that depend only on the samples are cached: at least this many, or features / KEPT_SHARE."""
 
+COMPILED_FROM = 1e10
+"""Number of multiplications in a run from which compiled code pays: it saves more time than the first compilation on a
+machine takes, two to four seconds. With less work, matrix products by torch are used."""
+
 MethodChoice = str | Method
 """Name of a method, or a typed value such as `IFCA(clusters=4)`; `AUTO` leaves the choice to a diagnosis."""
 
@@ -516,7 +520,7 @@ def _assembled(
     check_compatibility(Mix(method.name, tiers, learner, settings.participation))
     if settings.validation is not None:
         check_validation_split(data)
-    federation = _federation(data, learner, settings, tiers)
+    federation = _federation(data, learner, settings, tiers, rounds)
     _check_resampling(tiers, rounds, federation)
     noise = {"noise": SeededNoise(settings.seed)} if isinstance(federation, InProcess) else {}
     run = Run(
@@ -601,16 +605,28 @@ def _check_rates(tiers: Tiers, settings: RunSettings) -> None:
             raise ConfigError(f"{name} must be at most {most:.3g} with dtype {settings.dtype}, got {value:g}: lower it")
 
 
-def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers) -> Federation:
+def _federation(
+    data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers, rounds: int
+) -> Federation:
     """Return the clients, local or remote, ready to be asked."""
     if isinstance(data, RemoteClients):
         return data.connect(settings, tiers)
     assert isinstance(data, FederatedDataset)
-    clients = _clients(data, learner, settings, tiers)
+    clients = _clients(data, learner, settings, tiers, rounds)
     return Sequential(clients) if settings.engine == "sequential" else Simulated(clients)
 
 
-def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, tiers: Tiers) -> ClientGroup:
+def _work(clients: ClientGroup, tiers: Tiers, rounds: int) -> float:
+    """Return the approximate number of multiplications in a run on linear models.
+
+    It depends on the settings only, so that a run that is repeated or resumed uses the same code.
+    """
+    trained = tiers.restarts * 2 * (tiers.local.full_batch_steps or 1)
+    models = (tiers.K or 1) * tiers.restarts + trained
+    return float(rounds) * clients.train.x.numel() * models
+
+
+def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, tiers: Tiers, rounds: int) -> ClientGroup:
     dtype, device = torch_dtype(str(settings.dtype)), torch.device(settings.device)
     attack: Attack | None = None if settings.poison is None else read_attack(settings.poison)
     if attack is not None and attack.in_data:
@@ -618,7 +634,8 @@ def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, ti
     keeps = tiers.assignment.keeps
     clients = ClientGroup.of(data, learner, dtype, device, settings.validation, settings.seed, keeps)
     memory = Memory(max(KEPT_AT_LEAST, clients.train.x.nbytes // KEPT_SHARE))
-    clients = replace(clients, noise=SeededNoise(settings.seed), memory=memory)
+    compiles = _work(clients, tiers, rounds) >= COMPILED_FROM
+    clients = replace(clients, noise=SeededNoise(settings.seed), memory=memory, compiles=compiles)
     if not isinstance(attack, ModelAttack):
         return clients
     if tiers.assignment.personal:
