@@ -35,8 +35,7 @@ def runs_in_one_pass(
     sums_only = not settings.send_each and settings.privacy is None and settings.distance is None
     usual = settings.resample is None and settings.objective.plain and assignment.takes_best
     whole = not clusters.shared and not clusters.overall
-    models = len(next(iter(clusters.params.values())))
-    return sums_only and usual and whole and learner.one_pass_pays(settings.work, models, clusters.K)
+    return sums_only and usual and whole and learner.one_pass_pays(settings.work, clusters.params)
 
 
 def reply_in_one_pass(settings: RoundSettings, clients: ClientGroup, broadcast: Broadcast) -> Reply | None:

@@ -25,7 +25,7 @@ from coterie.learners.export_modules import LinearModule
 from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.losses import squared
 from coterie.learners.minimum import Glm
-from coterie.learners.one_pass import RoundResult, RoundWork, run_round, stored_matrices
+from coterie.learners.one_pass import MOST_MODELS, RoundResult, RoundWork, run_round, stored_matrices
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ class Linear:
                 return Contribution(self.named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
         return weigh(self.named(_change(block, phi, residual, rates, pull, training)), rows, mass, count, "closed-form")
 
-    def one_pass_pays(self, training: LocalTraining, models: int, clusters: int) -> bool:
+    def one_pass_pays(self, training: LocalTraining, models: Params) -> bool:
         """Return whether a round that reads the samples once is possible, and faster than matrix products."""
         explicit = _in_closed_form(training) and not training.implicit
-        return explicit and self.degree == 1 and models <= MOST_IN_ONE_PASS
+        return explicit and self.degree == 1 and len(models["weight"]) <= MOST_MODELS
 
     def one_pass(self, work: RoundWork) -> RoundResult:
         """Return the result of a round that reads the samples once."""
@@ -198,10 +198,6 @@ class Linear:
     def _objective(self, theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         loss = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
         return loss, loss
-
-
-MOST_IN_ONE_PASS = 64
-"""Largest number of models for which a round that reads the samples once is faster than matrix products."""
 
 
 def flat_sum_pays(models: int, restarts: int, samples: int) -> bool:

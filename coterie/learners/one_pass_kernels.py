@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.core.compiled import compiled
+from coterie.core.compiled import compiled, compiled_in_order
 
 # ---- products of samples and models --------------------------------------------------------------------------------
 
@@ -282,3 +282,238 @@ def linear_steps_by_passes(  # type: ignore[no-untyped-def]
                 for j in range(change.shape[1]):
                     weight_sums[k, s, j] += weigh * change[0, j]
                 bias_sums[k, s] += weigh * offset
+
+
+# ---- logistic models -----------------------------------------------------------------------------------------------
+
+# Unlike those of a mathematical library, these functions are divided among the lanes of the processor's vectors.
+
+LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693147180369123816490, 1.90821492927058770002e-10
+ROUND = 6755399441055744.0
+"""1.5 times 2^52: a number plus this one has the nearest integer in its lowest bits."""
+
+
+@compiled_in_order
+def exponential(z):  # type: ignore[no-untyped-def]
+    """Return exp(z) for z of at most 709, to about two units in the last place; 0 below -708, and NaN for NaN."""
+    if z < -708.0:
+        z = -708.0
+    shifted = z * LOG2_E + ROUND
+    whole = shifted - ROUND
+    r = (z - whole * LN2_HIGH) - whole * LN2_LOW
+    value = 1.0 / 479001600.0
+    value = value * r + 1.0 / 39916800.0
+    value = value * r + 1.0 / 3628800.0
+    value = value * r + 1.0 / 362880.0
+    value = value * r + 1.0 / 40320.0
+    value = value * r + 1.0 / 5040.0
+    value = value * r + 1.0 / 720.0
+    value = value * r + 1.0 / 120.0
+    value = value * r + 1.0 / 24.0
+    value = value * r + 1.0 / 6.0
+    value = value * r + 0.5
+    value = value * r + 1.0
+    value = value * r + 1.0
+    bits = np.float64(shifted).view(np.int64)
+    return value * np.int64((bits + 1023) << 52).view(np.float64)
+
+
+@compiled_in_order
+def log_of_one_plus(e):  # type: ignore[no-untyped-def]
+    """Return log(1 + e) for e from 0 to 1, to a few units in the last place.
+
+    It is 2 artanh(e / (2 + e)); for large e, the logarithm of the square root of 2 is taken out first.
+    """
+    large = e > 0.4142135623730950488
+    s = (e - 0.4142135623730950488) / (e + 2.4142135623730950488) if large else e / (2.0 + e)
+    q = s * s
+    value = 1.0 / 23.0
+    value = value * q + 1.0 / 21.0
+    value = value * q + 1.0 / 19.0
+    value = value * q + 1.0 / 17.0
+    value = value * q + 1.0 / 15.0
+    value = value * q + 1.0 / 13.0
+    value = value * q + 1.0 / 11.0
+    value = value * q + 1.0 / 9.0
+    value = value * q + 1.0 / 7.0
+    value = value * q + 1.0 / 5.0
+    value = value * q + 1.0 / 3.0
+    value = value * q + 1.0
+    return 2.0 * s * value + (0.34657359027997265471 if large else 0.0)
+
+
+@compiled
+def best_logistic(signs, n, bias, low, high, logits):  # type: ignore[no-untyped-def]
+    """Add the biases to `logits`, (S, n), and return the least sum of the losses and its model.
+
+    Args:
+        signs: -1 for samples of class 1, and 1 for samples of class 0.
+    """
+    least, best = np.inf, low
+    for s in range(low, high):
+        total = 0.0
+        for i in range(n):
+            logit = logits[s, i] + bias[s]
+            logits[s, i] = logit
+            size = np.float64(abs(logit))
+            total += 0.5 * (signs[i] * logit + size) + log_of_one_plus(exponential(-size))
+        if total < least:  # never true for NaN
+            least, best = total, s
+    return least, best
+
+
+@compiled
+def logistic_steps(  # type: ignore[no-untyped-def]
+    x, y, starts, stops, weight, bias, clusters, fixed, mass,
+    has_bias, rate, l2, pull, steps,
+    bounds, chunk, last_chunk, weight_sums, bias_sums, own, loss,
+):  # fmt: skip
+    """Train the clients of some chunks: choose a model by its logistic loss, and take gradient steps from it.
+
+    Args:
+        rate: Learning rate.
+        l2: Learning rate times the weight of the penalty.
+        pull: Learning rate times the weight of the proximal term.
+        steps: Number of gradient steps. Further arguments are those of `linear_step`; `y` holds 0 and 1.
+    """
+    p = weight.shape[1]
+    most = longest(starts, stops, bounds[chunk], bounds[last_chunk])
+    logits, factors = np.empty((len(weight), most), x.dtype), np.empty(most, x.dtype)
+    moved, change, again = np.empty((1, p), x.dtype), np.empty(p, x.dtype), np.empty((1, most), x.dtype)
+    signs = np.empty(most, x.dtype)
+    penalty, pulled = x.dtype.type(l2), x.dtype.type(pull)
+    for k in range(chunk, last_chunk):
+        for c in range(bounds[k], bounds[k + 1]):
+            first, n = starts[c], stops[c] - starts[c]
+            for i in range(n):
+                signs[i] = 1 - 2 * y[first + i]
+            if len(fixed) == 0:
+                outputs(x, first, n, weight, logits)
+            for r in range(own.shape[1]):
+                low, high = candidates(fixed, c, r, clusters)
+                if len(fixed) > 0:
+                    outputs(x, first, n, weight[low:high], logits[low:high])
+                least, s = best_logistic(signs, n, bias, low, high, logits)
+                own[c, r], loss[c, r] = s, least / n
+                step, weigh = x.dtype.type(rate / n), x.dtype.type(mass[c])
+                change[:] = 0
+                offset = x.dtype.type(0)
+                again[0, :n] = logits[s, :n]
+                for t in range(steps):
+                    if t > 0:
+                        for j in range(p):
+                            moved[0, j] = weight[s, j] + change[j]
+                        outputs(x, first, n, moved, again)
+                        for i in range(n):
+                            again[0, i] += bias[s] + offset
+                    drift = x.dtype.type(0)
+                    for i in range(n):
+                        against = signs[i] * again[0, i]  # the gradient is the probability of the other class
+                        small = exponential(-np.float64(abs(against)))
+                        factors[i] = -step * signs[i] * ((small if against < 0 else 1.0) / (1.0 + small))
+                        drift += factors[i]
+                    for j in range(p):
+                        change[j] -= penalty * (weight[s, j] + change[j]) + pulled * change[j]
+                    add_samples(x, first, n, factors, change)
+                    if has_bias:
+                        offset += drift - pulled * offset
+                for j in range(p):
+                    weight_sums[k, s, j] += weigh * change[j]
+                bias_sums[k, s] += weigh * offset
+
+
+@compiled
+def exponentials(logits, low, high, n, out, largest, mass):  # type: ignore[no-untyped-def]
+    """Set `out`, (C, n), to exp(logits - largest) for the classes in the rows from `low` to `high` of `logits`.
+
+    Also set `largest` to the largest logit of each sample, and `mass` to the sum of its exponentials.
+    """
+    for i in range(n):
+        largest[i] = logits[low, i]
+        mass[i] = 0
+    for q in range(low, high):
+        for i in range(n):
+            largest[i] = logits[q, i] if logits[q, i] > largest[i] else largest[i]
+    for q in range(low, high):
+        for i in range(n):
+            power = exponential(np.float64(logits[q, i] - largest[i]))
+            out[q - low, i] = power
+            mass[i] += power
+
+
+@compiled
+def best_softmax(y, first, n, bias, low, high, logits, powers, largest, mass):  # type: ignore[no-untyped-def]
+    """Add the biases to `logits`, (S C, n), and return the least sum of the losses and its model."""
+    least, best = np.inf, low
+    C = bias.shape[1]
+    for s in range(low, high):
+        for q in range(C):
+            for i in range(n):
+                logits[s * C + q, i] += bias[s, q]
+        exponentials(logits, s * C, (s + 1) * C, n, powers, largest, mass)
+        total = 0.0
+        for i in range(n):
+            total += np.log(mass[i]) + largest[i] - logits[s * C + y[first + i], i]
+        if total < least:  # never true for NaN
+            least, best = total, s
+    return least, best
+
+
+@compiled
+def softmax_steps(  # type: ignore[no-untyped-def]
+    x, y, starts, stops, weight, bias, clusters, fixed, mass,
+    has_bias, rate, l2, pull, steps,
+    bounds, chunk, last_chunk, weight_sums, bias_sums, own, loss,
+):  # fmt: skip
+    """Do the same for several classes; weights are (S, C, p), biases (S, C), and `y` holds classes."""
+    S, classes, p = weight.shape
+    rows = weight.reshape(S * classes, p)
+    most = longest(starts, stops, bounds[chunk], bounds[last_chunk])
+    logits, factors = np.empty((S * classes, most), x.dtype), np.empty((classes, most), x.dtype)
+    moved, change = np.empty((classes, p), x.dtype), np.empty((classes, p), x.dtype)
+    again, offset = np.empty((classes, most), x.dtype), np.empty(classes, x.dtype)
+    largest, mass_of_all = np.empty(most, x.dtype), np.empty(most, np.float64)
+    penalty, pulled = x.dtype.type(l2), x.dtype.type(pull)
+    for k in range(chunk, last_chunk):
+        for c in range(bounds[k], bounds[k + 1]):
+            first, n = starts[c], stops[c] - starts[c]
+            if len(fixed) == 0:
+                outputs(x, first, n, rows, logits)
+            for r in range(own.shape[1]):
+                low, high = candidates(fixed, c, r, clusters)
+                if len(fixed) > 0:
+                    outputs(x, first, n, rows[low * classes : high * classes], logits[low * classes : high * classes])
+                least, s = best_softmax(y, first, n, bias, low, high, logits, factors, largest, mass_of_all)
+                own[c, r], loss[c, r] = s, least / n
+                step, weigh = x.dtype.type(rate / n), x.dtype.type(mass[c])
+                change[:] = 0
+                offset[:] = 0
+                again[:, :n] = logits[s * classes : (s + 1) * classes, :n]
+                for t in range(steps):
+                    if t > 0:
+                        for q in range(classes):
+                            for j in range(p):
+                                moved[q, j] = weight[s, q, j] + change[q, j]
+                        outputs(x, first, n, moved, again)
+                        for q in range(classes):
+                            for i in range(n):
+                                again[q, i] += bias[s, q] + offset[q]
+                    exponentials(again, 0, classes, n, factors, largest, mass_of_all)
+                    for q in range(classes):
+                        for i in range(n):
+                            factors[q, i] *= -step / mass_of_all[i]
+                    for i in range(n):
+                        factors[y[first + i], i] += step
+                    for q in range(classes):
+                        for j in range(p):
+                            change[q, j] -= penalty * (weight[s, q, j] + change[q, j]) + pulled * change[q, j]
+                        add_samples(x, first, n, factors[q], change[q])
+                        if has_bias:
+                            drift = x.dtype.type(0)
+                            for i in range(n):
+                                drift += factors[q, i]
+                            offset[q] += drift - pulled * offset[q]
+                for q in range(classes):
+                    for j in range(p):
+                        weight_sums[k, s, q, j] += weigh * change[q, j]
+                    bias_sums[k, s, q] += weigh * offset[q]
