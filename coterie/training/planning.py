@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import EarlierRun, initializer_of
+from coterie.training.evaluating import FIRST_ROUNDS, usual_interval
 from coterie.training.runs.files import read_tensors
 
 LEAST_ROUNDS = 20
@@ -164,6 +165,17 @@ class Plan:
         """
         privacy = self.tiers.privacy
         return privacy is None or not privacy.local or isinstance(self.federation, InProcess)
+
+    def evaluates_after(self, rounds: int) -> bool:
+        """Return whether clients are evaluated after this number of rounds; they always are after the last round."""
+        every = self.settings.evaluate_every
+        if every == AUTO:
+            return rounds <= FIRST_ROUNDS or rounds % self._usual_interval == 0 or rounds == self.rounds
+        return rounds % every == 0 or rounds == self.rounds
+
+    @cached_property
+    def _usual_interval(self) -> int:
+        return usual_interval(self.data, self.federation.sizes, self.tiers, self.settings)
 
     @property
     def tries(self) -> bool:
