@@ -58,7 +58,7 @@ def reply_in_one_pass(settings: RoundSettings, clients: ClientGroup, broadcast: 
         settings.work,
         broadcast.scalars["lr"],
         mass,
-        clients.threads,
+        clients.workers,
         clients.memory,
     )
     result = learner.one_pass(work)

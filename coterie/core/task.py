@@ -44,7 +44,7 @@ class Task(Registered, ABC, family="client task"):
         """Return whether the task divides its work among threads itself, so that it should get all clients at once.
 
         Args:
-            clients: As in `run`; `clients.threads` is the number of threads.
+            clients: As in `run`; `clients.workers` are the threads.
             broadcast: As in `run`.
         """
         return False

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from coterie.core.blocks import Memory
 from coterie.core.clusters import Params
-from coterie.core.parallel import in_threads
 from coterie.core.shard import Positions, Shard
+from coterie.core.threads import Workers
 from coterie.learners.base import Learner
 from coterie.learners.local_training import LocalTraining
 
@@ -55,8 +55,8 @@ class RoundWork:
     """Learning rate of the round."""
     mass: Tensor
     """Weight of each client's change in the sums, (m,), float64."""
-    threads: int = 1
-    """Number of threads."""
+    workers: Workers = Workers()
+    """Threads among which the clients are divided."""
     memory: Memory | None = None
     """Cache of arrays that depend on the samples only."""
 
@@ -127,6 +127,8 @@ class Chunks:
     """First client of each chunk, and the number of clients at the end, (chunks + 1,)."""
     threads: int
     """Number of threads that are worth their overhead."""
+    workers: Workers
+    """Available threads."""
 
     @classmethod
     def of(cls, work: RoundWork) -> Chunks:
@@ -139,7 +141,7 @@ class Chunks:
         ends = np.concatenate([[0], np.cumsum(sizes)])
         cuts = np.searchsorted(ends[1:], np.arange(1, count) * (int(ends[-1]) / count))
         bounds = np.array([0, *cuts, len(sizes)], dtype=np.int64)
-        return cls(bounds, max(1, min(work.threads, total // THREAD_BYTES, count)))
+        return cls(bounds, max(1, min(work.workers.count, total // THREAD_BYTES, count)), work.workers)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -148,7 +150,7 @@ class Chunks:
         """Call a function, which releases the interpreter lock, with ranges of chunks that cover all chunks."""
         ends = np.linspace(0, len(self), self.threads + 1).astype(np.int64).tolist()
         ranges = list(pairwise(ends))
-        in_threads(lambda part: kernel(*part), ranges, self.threads)
+        self.workers.run(lambda part: kernel(*part), ranges)
 
 
 def run_round(kernel: Kernel, work: RoundWork, y: Array, *settings: object) -> RoundResult:
@@ -164,7 +166,7 @@ def run_round(kernel: Kernel, work: RoundWork, y: Array, *settings: object) -> R
     weight = work.weight.contiguous().numpy()
     given_bias = work.models.get("bias")
     bias = np.zeros(weight.shape[:-1], weight.dtype) if given_bias is None else given_bias.contiguous().numpy()
-    weight_sums = np.zeros((len(chunks), *weight.shape), weight.dtype)
+    weight_sums = np.zeros((len(chunks) * (weight.size // weight.shape[-1]), weight.shape[-1]), weight.dtype)
     bias_sums = np.zeros((len(chunks), *bias.shape), weight.dtype)
     own = np.empty((len(shard), restarts), np.int64)
     loss = np.empty((len(shard), restarts))
@@ -173,7 +175,7 @@ def run_round(kernel: Kernel, work: RoundWork, y: Array, *settings: object) -> R
     given = (x, y, shard.starts, shard.stops, weight, bias, work.clusters, fixed, work.mass.numpy())
     filled = (weight_sums, bias_sums, own, loss)
     chunks.run(lambda first, last: kernel(*given, *settings, chunks.bounds, first, last, *filled))
-    sums = {"weight": weight_sums, "bias": bias_sums}
+    sums = {"weight": weight_sums.reshape(len(chunks), *weight.shape), "bias": bias_sums}
     return RoundResult(
         torch.from_numpy(own),
         torch.from_numpy(loss),

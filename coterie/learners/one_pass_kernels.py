@@ -20,68 +20,59 @@ from coterie.core.compiled import compiled, compiled_in_order
 def outputs(x, first, count, weight, out):  # type: ignore[no-untyped-def]
     """Set `out[s, i]` to the product of sample `first + i` and the model `weight[s]`.
 
-    Four samples and two models are multiplied at once, so that each number is loaded less often.
+    Four samples and two models are multiplied at once, so that each number is loaded less often. The last four samples
+    may overlap with those before them. Rows are not taken out as arrays, since counting references takes time.
     """
-    p = weight.shape[1]
+    models, p = weight.shape
     zero = x.dtype.type(0)
-    i = 0
-    while i + 4 <= count:
-        x0, x1, x2, x3 = x[first + i], x[first + i + 1], x[first + i + 2], x[first + i + 3]
-        s = 0
-        while s + 2 <= len(weight):
-            u, v = weight[s], weight[s + 1]
+    for block in range((count + 3) // 4 if count >= 4 else 0):
+        i = min(4 * block, count - 4)
+        f = first + i
+        for s in range(0, models - 1, 2):
             a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = zero
             for j in range(p):
-                uj, vj = u[j], v[j]
-                a0 += x0[j] * uj
-                a1 += x1[j] * uj
-                a2 += x2[j] * uj
-                a3 += x3[j] * uj
-                b0 += x0[j] * vj
-                b1 += x1[j] * vj
-                b2 += x2[j] * vj
-                b3 += x3[j] * vj
+                u, v = weight[s, j], weight[s + 1, j]
+                a0 += x[f, j] * u
+                a1 += x[f + 1, j] * u
+                a2 += x[f + 2, j] * u
+                a3 += x[f + 3, j] * u
+                b0 += x[f, j] * v
+                b1 += x[f + 1, j] * v
+                b2 += x[f + 2, j] * v
+                b3 += x[f + 3, j] * v
             out[s, i], out[s, i + 1], out[s, i + 2], out[s, i + 3] = a0, a1, a2, a3
             out[s + 1, i], out[s + 1, i + 1], out[s + 1, i + 2], out[s + 1, i + 3] = b0, b1, b2, b3
-            s += 2
-        if s < len(weight):
-            u = weight[s]
+        if models % 2 == 1:
+            s = models - 1
             a0 = a1 = a2 = a3 = zero
             for j in range(p):
-                uj = u[j]
-                a0 += x0[j] * uj
-                a1 += x1[j] * uj
-                a2 += x2[j] * uj
-                a3 += x3[j] * uj
+                u = weight[s, j]
+                a0 += x[f, j] * u
+                a1 += x[f + 1, j] * u
+                a2 += x[f + 2, j] * u
+                a3 += x[f + 3, j] * u
             out[s, i], out[s, i + 1], out[s, i + 2], out[s, i + 3] = a0, a1, a2, a3
-        i += 4
-    while i < count:
-        x0 = x[first + i]
-        for s in range(len(weight)):
-            u = weight[s]
+    for i in range(count if count < 4 else 0):
+        for s in range(models):
             a0 = zero
             for j in range(p):
-                a0 += x0[j] * u[j]
+                a0 += x[first + i, j] * weight[s, j]
             out[s, i] = a0
-        i += 1
 
 
 @compiled
-def add_samples(x, first, count, factors, out):  # type: ignore[no-untyped-def]
-    """Add the samples from `first` on, each multiplied by its factor, to the vector `out`."""
-    p = len(out)
-    i = 0
-    while i + 4 <= count:
-        x0, x1, x2, x3 = x[first + i], x[first + i + 1], x[first + i + 2], x[first + i + 3]
+def add_samples(x, first, count, factors, out, row):  # type: ignore[no-untyped-def]
+    """Add the samples from `first` on, each multiplied by its factor, to `out[row]`."""
+    p, whole = out.shape[1], 4 * (count // 4)
+    for i in range(0, whole, 4):
+        f = first + i
         u0, u1, u2, u3 = factors[i], factors[i + 1], factors[i + 2], factors[i + 3]
         for j in range(p):
-            out[j] += u0 * x0[j] + u1 * x1[j] + u2 * x2[j] + u3 * x3[j]
-        i += 4
-    while i < count:
-        x0, u0 = x[first + i], factors[i]
+            out[row, j] += u0 * x[f, j] + u1 * x[f + 1, j] + u2 * x[f + 2, j] + u3 * x[f + 3, j]
+    for i in range(whole, count):
+        u0 = factors[i]
         for j in range(p):
-            out[j] += u0 * x0[j]
-        i += 1
+            out[row, j] += u0 * x[first + i, j]
 
 
 @compiled
@@ -139,7 +130,7 @@ def linear_step(  # type: ignore[no-untyped-def]
         factor: Factor of the loss, 1/2 or 1.
         bounds: First client of each chunk, with m at the end.
         chunk, last_chunk: Range of the chunks.
-        weight_sums, bias_sums: Sums of the changes by chunk, (chunks, S, p) and (chunks, S), which start at 0.
+        weight_sums, bias_sums: Sums of the changes by chunk, (chunks S, p) and (chunks, S), which start at 0.
         own, loss: Model and loss of each client in each restart, (m, R), which are written.
     """
     most = longest(starts, stops, bounds[chunk], bounds[last_chunk])
@@ -158,7 +149,7 @@ def linear_step(  # type: ignore[no-untyped-def]
                 step = x.dtype.type(rate / n * mass[c])
                 for i in range(n):
                     factors[i] = -step * errors[s, i]
-                add_samples(x, first, n, factors, weight_sums[k, s])
+                add_samples(x, first, n, factors, weight_sums, k * len(weight) + s)
                 if has_bias:
                     for i in range(n):
                         bias_sums[k, s] += factors[i]
@@ -201,7 +192,7 @@ def linear_steps_by_matrix(  # type: ignore[no-untyped-def]
     q = p + has_bias
     most = longest(starts, stops, bounds[chunk], bounds[last_chunk])
     errors, factors = np.empty((len(weight), most), x.dtype), np.empty(most, x.dtype)
-    gradient, change, spare = np.empty(p, x.dtype), np.empty(q, x.dtype), np.empty(max(most, q), x.dtype)
+    gradient, change, spare = np.empty((1, p), x.dtype), np.empty(q, x.dtype), np.empty(max(most, q), x.dtype)
     start = np.empty(q, x.dtype)
     kept = x.dtype.type(keep)
     for k in range(chunk, last_chunk):
@@ -223,18 +214,18 @@ def linear_steps_by_matrix(  # type: ignore[no-untyped-def]
                         factors[i] *= weigh
                         if has_bias:
                             bias_sums[k, s] += factors[i]
-                    add_samples(x, first, n, factors, weight_sums[k, s])
+                    add_samples(x, first, n, factors, weight_sums, k * len(weight) + s)
                     continue
                 gradient[:] = 0
-                add_samples(x, first, n, errors[s], gradient)
-                start[:p] = gradient
+                add_samples(x, first, n, errors[s], gradient, 0)
+                start[:p] = gradient[0]
                 if has_bias:
                     start[p] = 0
                     for i in range(n):
                         start[p] += errors[s, i]
                 descend_quadratic(matrix, q, start, step, kept, steps, change, spare)
                 for j in range(p):
-                    weight_sums[k, s, j] += weigh * change[j]
+                    weight_sums[k * len(weight) + s, j] += weigh * change[j]
                 if has_bias:
                     bias_sums[k, s] += weigh * change[p]
 
@@ -276,17 +267,17 @@ def linear_steps_by_passes(  # type: ignore[no-untyped-def]
                         offset *= kept
                         for j in range(change.shape[1]):
                             change[0, j] *= kept
-                    add_samples(x, first, n, factors, change[0])
+                    add_samples(x, first, n, factors, change, 0)
                     if has_bias:
                         offset += drift
                 for j in range(change.shape[1]):
-                    weight_sums[k, s, j] += weigh * change[0, j]
+                    weight_sums[k * len(weight) + s, j] += weigh * change[0, j]
                 bias_sums[k, s] += weigh * offset
 
 
 # ---- logistic models -----------------------------------------------------------------------------------------------
 
-# Unlike those of a mathematical library, these functions are divided among the lanes of the processor's vectors.
+# Unlike those of a mathematical library, these functions are computed for several numbers at once.
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693147180369123816490, 1.90821492927058770002e-10
 ROUND = 6755399441055744.0
@@ -379,7 +370,7 @@ def logistic_steps(  # type: ignore[no-untyped-def]
     p = weight.shape[1]
     most = longest(starts, stops, bounds[chunk], bounds[last_chunk])
     logits, factors = np.empty((len(weight), most), x.dtype), np.empty(most, x.dtype)
-    moved, change, again = np.empty((1, p), x.dtype), np.empty(p, x.dtype), np.empty((1, most), x.dtype)
+    moved, change, again = np.empty((1, p), x.dtype), np.empty((1, p), x.dtype), np.empty((1, most), x.dtype)
     signs = np.empty(most, x.dtype)
     penalty, pulled = x.dtype.type(l2), x.dtype.type(pull)
     for k in range(chunk, last_chunk):
@@ -402,7 +393,7 @@ def logistic_steps(  # type: ignore[no-untyped-def]
                 for t in range(steps):
                     if t > 0:
                         for j in range(p):
-                            moved[0, j] = weight[s, j] + change[j]
+                            moved[0, j] = weight[s, j] + change[0, j]
                         outputs(x, first, n, moved, again)
                         for i in range(n):
                             again[0, i] += bias[s] + offset
@@ -413,12 +404,12 @@ def logistic_steps(  # type: ignore[no-untyped-def]
                         factors[i] = -step * signs[i] * ((small if against < 0 else 1.0) / (1.0 + small))
                         drift += factors[i]
                     for j in range(p):
-                        change[j] -= penalty * (weight[s, j] + change[j]) + pulled * change[j]
-                    add_samples(x, first, n, factors, change)
+                        change[0, j] -= penalty * (weight[s, j] + change[0, j]) + pulled * change[0, j]
+                    add_samples(x, first, n, factors, change, 0)
                     if has_bias:
                         offset += drift - pulled * offset
                 for j in range(p):
-                    weight_sums[k, s, j] += weigh * change[j]
+                    weight_sums[k * len(weight) + s, j] += weigh * change[0, j]
                 bias_sums[k, s] += weigh * offset
 
 
@@ -507,7 +498,7 @@ def softmax_steps(  # type: ignore[no-untyped-def]
                     for q in range(classes):
                         for j in range(p):
                             change[q, j] -= penalty * (weight[s, q, j] + change[q, j]) + pulled * change[q, j]
-                        add_samples(x, first, n, factors[q], change[q])
+                        add_samples(x, first, n, factors[q], change, q)
                         if has_bias:
                             drift = x.dtype.type(0)
                             for i in range(n):
@@ -515,5 +506,5 @@ def softmax_steps(  # type: ignore[no-untyped-def]
                             offset[q] += drift - pulled * offset[q]
                 for q in range(classes):
                     for j in range(p):
-                        weight_sums[k, s, q, j] += weigh * change[q, j]
+                        weight_sums[(k * S + s) * classes + q, j] += weigh * change[q, j]
                     bias_sums[k, s, q] += weigh * offset[q]

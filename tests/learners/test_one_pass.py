@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import torch
 
 from coterie.core.blocks import Memory
 from coterie.core.dataset import Profile
+from coterie.core.threads import Workers
+from coterie.engines.threads import in_threads
 from coterie.learners import make_learner, one_pass
 from coterie.learners.local_training import FullBatch, MiniBatch, ProximalStep
 from coterie.learners.one_pass import Chunks, RoundWork
@@ -110,7 +113,7 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
     alone = learner.one_pass(work)
     assert len(Chunks.of(work)) > 4
     for threads in (2, 3, 16):
-        shared = learner.one_pass(replace(work, threads=threads))
+        shared = learner.one_pass(replace(work, workers=Workers(threads, partial(in_threads, threads=threads))))
         assert shared.sums["weight"].equal(alone.sums["weight"])
         assert shared.loss.equal(alone.loss)
     check(learner, work)

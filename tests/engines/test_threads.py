@@ -9,8 +9,8 @@ import threading
 import pytest
 import torch
 
-from coterie.core.parallel import in_threads
 from coterie.core.threads import one_thread
+from coterie.engines.threads import in_threads
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -55,7 +55,7 @@ def test_an_error_reaches_the_caller(threads):
 KERNELS = """
 import os, threading, torch
 torch.set_num_threads(2)
-from coterie.core.parallel import in_threads
+from coterie.engines.threads import in_threads
 a = torch.randn(700, 700)
 b = torch.randn(4, 200, 200)
 work = lambda _: (a @ a, torch.bmm(b, b), torch.relu(a.repeat(9, 9)).sum())
