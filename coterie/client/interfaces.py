@@ -48,6 +48,8 @@ class Objective(Registered, ABC, family="objective"):
     """Whether clusters also model the distribution of the features, so that newcomers need no labels."""
     reveals: ClassVar[dict[str, str]] = {}
     """Counts that are sent as rows, with the information that each reveals to the server about a client."""
+    plain: ClassVar[bool] = False
+    """Whether the cost of a sample is its loss, and nothing is counted."""
     summed: ClassVar[bool] = False
     """Whether counts are summed over clients; otherwise the server stores the counts of each client."""
 

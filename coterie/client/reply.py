@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.blocks import Block
 from coterie.core.clusters import Clusters, Params
 from coterie.core.messages import Reply, Slotted
 from coterie.core.shard import Positions, Shard
@@ -88,17 +87,17 @@ class ReplyBuilder:
         self.adds = False
         self.adds_body = False
 
-    def start(self, places: Positions, block: Block, assignment: Assignment) -> None:
+    def start(self, places: Positions, sizes: Tensor, assignment: Assignment) -> None:
         """Record the assignment of a block's clients before they train.
 
         Args:
             places: Positions of the block's clients in the group, (B,).
-            block: Samples of the clients.
+            sizes: Number of samples of each client, (B,).
             assignment: Assignment of the clients to models.
         """
         at = torch.from_numpy(places)
         self.own[at] = assignment.own
-        self.samples[at] = block.sizes.double().cpu()
+        self.samples[at] = sizes.double().cpu()
         if assignment.loss is not None:
             self.loss[at] = assignment.loss.double().cpu()
         if assignment.likelihood is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from coterie.core.federation import Replies
 from coterie.core.messages import Broadcast, Reply, merge
 from coterie.core.shard import Positions
 from coterie.core.task import Task
-from coterie.core.threads import one_thread
+from coterie.core.threads import Workers, one_thread
 from coterie.engines.in_process import InProcess
 from coterie.engines.missing import answering
 from coterie.engines.threads import in_threads
@@ -29,13 +30,16 @@ class Simulated(InProcess):
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         places = answering(self.clients, asked, broadcast.round, self.missing)
 
-        def serve(part: Positions) -> Reply:
+        def serve(part: Positions, workers: Workers | None = None) -> Reply:
             everyone = np.array_equal(asked[part], np.arange(len(self.clients)))
             group = self.group if everyone else self.group.take(asked[part], remember=len(asked) == len(self.clients))
-            return group.serve(task, broadcast.to(part))
+            return (replace(group, workers=workers) if workers else group).serve(task, broadcast.to(part))
 
         with one_thread() as threads:
             count = self.shards or self._shard_count(asked[places], threads)
+            if self.shards is None and len(places) and task.divides_itself(self.group, broadcast):
+                reply = serve(places, Workers(count, partial(in_threads, threads=count)))
+                return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
             parts = [part for part in np.array_split(places, count) if len(part)]
             reply = merge(in_threads(serve, parts, threads))
         return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))

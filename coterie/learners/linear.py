@@ -25,6 +25,7 @@ from coterie.learners.export_modules import LinearModule
 from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.losses import squared
 from coterie.learners.minimum import Glm
+from coterie.learners.one_pass import MOST_MODELS, RoundResult, RoundWork, run_round, stored_matrices
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,25 @@ class Linear:
             if bool(total.sum().isfinite()):  # otherwise find the clients whose change is not finite
                 return Contribution(self.named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
         return weigh(self.named(_change(block, phi, residual, rates, pull, training)), rows, mass, count, "closed-form")
+
+    def one_pass_pays(self, training: LocalTraining, models: Params) -> bool:
+        """Return whether a round that reads the samples once is possible, and faster than matrix products."""
+        explicit = _in_closed_form(training) and not training.implicit
+        return explicit and self.degree == 1 and len(models["weight"]) <= MOST_MODELS
+
+    def one_pass(self, work: RoundWork) -> RoundResult:
+        """Return the result of a round that reads the samples once."""
+        from coterie.learners import one_pass_kernels as kernels
+
+        steps, y = work.training.full_batch_steps or 1, work.shard.y.numpy()
+        settings = (int(self.bias), work.lr * (1 if self.half else 2), 0.5 if self.half else 1.0)
+        if steps == 1:
+            return run_round(kernels.linear_step, work, y, *settings)
+        further = (1 - work.lr * work.training.prox, steps)
+        stored = stored_matrices(work, self.bias)
+        if stored is None:
+            return run_round(kernels.linear_steps_by_passes, work, y, *settings, *further)
+        return run_round(kernels.linear_steps_by_matrix, work, y, *settings, *further, stored.values, stored.offsets)
 
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
         """Return the predictions of the models that each client trains, (B, R, n)."""

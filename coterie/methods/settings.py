@@ -41,7 +41,12 @@ class RunSettings:
         None, "floating-point type; by default float64 for linear, logistic and representation, float32 for networks"
     )
     seed: int = option(0, SEED.help, low=SEED.low, high=SEED.high)
-    evaluate_every: int = option(1, "number of rounds between evaluations on held-out data", low=1)
+    evaluate_every: int | Auto = option(
+        AUTO,
+        "number of rounds between evaluations on held-out data, which also follow the last round; auto: 1, or more if "
+        "evaluation would take too much of the time (docs/measures.md)",
+        low=1,
+    )
     checkpoint_every: int = option(10, "number of rounds between checkpoints", low=1)
     validation: float | None = option(
         None,

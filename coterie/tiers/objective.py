@@ -31,6 +31,8 @@ class Conditional(Objective):
         4
     """
 
+    plain: ClassVar[bool] = True
+
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         return losses
 

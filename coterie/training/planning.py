@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,17 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import EarlierRun, initializer_of
+from coterie.training.evaluating import FIRST_ROUNDS, usual_interval
 from coterie.training.runs.files import read_tensors
 
 LEAST_ROUNDS = 20
 """Number of rounds, after those of a race, before the training loss may count as settled with rounds=auto."""
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
 """Bytes in which results that depend only on the samples are cached: at least this many, or features / KEPT_SHARE."""
+
+COMPILED_FROM = 1e10
+"""Number of multiplications in a run from which compiled code pays: it saves more time than the first compilation on a
+machine takes, two to four seconds. With less work, matrix products by torch are used."""
 
 MethodChoice = str | Method
 """Name of a method, or a typed value such as `IFCA(clusters=4)`; `AUTO` leaves the choice to a diagnosis."""
@@ -160,6 +165,17 @@ class Plan:
         """
         privacy = self.tiers.privacy
         return privacy is None or not privacy.local or isinstance(self.federation, InProcess)
+
+    def evaluates_after(self, rounds: int) -> bool:
+        """Return whether clients are evaluated after this number of rounds; they always are after the last round."""
+        every = self.settings.evaluate_every
+        if every == AUTO:
+            return rounds <= FIRST_ROUNDS or rounds % self._usual_interval == 0 or rounds == self.rounds
+        return rounds % every == 0 or rounds == self.rounds
+
+    @cached_property
+    def _usual_interval(self) -> int:
+        return usual_interval(self.data, self.federation.sizes, self.tiers, self.settings)
 
     @property
     def tries(self) -> bool:
@@ -516,7 +532,7 @@ def _assembled(
     check_compatibility(Mix(method.name, tiers, learner, settings.participation))
     if settings.validation is not None:
         check_validation_split(data)
-    federation = _federation(data, learner, settings, tiers)
+    federation = _federation(data, learner, settings, tiers, rounds)
     _check_resampling(tiers, rounds, federation)
     noise = {"noise": SeededNoise(settings.seed)} if isinstance(federation, InProcess) else {}
     run = Run(
@@ -601,16 +617,28 @@ def _check_rates(tiers: Tiers, settings: RunSettings) -> None:
             raise ConfigError(f"{name} must be at most {most:.3g} with dtype {settings.dtype}, got {value:g}: lower it")
 
 
-def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers) -> Federation:
+def _federation(
+    data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers, rounds: int
+) -> Federation:
     """Return the clients, local or remote, ready to be asked."""
     if isinstance(data, RemoteClients):
         return data.connect(settings, tiers)
     assert isinstance(data, FederatedDataset)
-    clients = _clients(data, learner, settings, tiers)
+    clients = _clients(data, learner, settings, tiers, rounds)
     return Sequential(clients) if settings.engine == "sequential" else Simulated(clients)
 
 
-def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, tiers: Tiers) -> ClientGroup:
+def _work(clients: ClientGroup, tiers: Tiers, rounds: int) -> float:
+    """Return the approximate number of multiplications in a run on linear models.
+
+    It depends on the settings only, so that a run that is repeated or resumed uses the same code.
+    """
+    trained = tiers.restarts * 2 * (tiers.local.full_batch_steps or 1)
+    models = (tiers.K or 1) * tiers.restarts + trained
+    return float(rounds) * clients.train.x.numel() * models
+
+
+def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, tiers: Tiers, rounds: int) -> ClientGroup:
     dtype, device = torch_dtype(str(settings.dtype)), torch.device(settings.device)
     attack: Attack | None = None if settings.poison is None else read_attack(settings.poison)
     if attack is not None and attack.in_data:
@@ -618,7 +646,8 @@ def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, ti
     keeps = tiers.assignment.keeps
     clients = ClientGroup.of(data, learner, dtype, device, settings.validation, settings.seed, keeps)
     memory = Memory(max(KEPT_AT_LEAST, clients.train.x.nbytes // KEPT_SHARE))
-    clients = replace(clients, noise=SeededNoise(settings.seed), memory=memory)
+    compiles = _work(clients, tiers, rounds) >= COMPILED_FROM
+    clients = replace(clients, noise=SeededNoise(settings.seed), memory=memory, compiles=compiles)
     if not isinstance(attack, ModelAttack):
         return clients
     if tiers.assignment.personal:

@@ -239,11 +239,10 @@ class RoundSnapshot(Snapshot):
     def step(self) -> Step:
         return self.done
 
-    @property
+    @cached_property
     def is_due(self) -> bool:
         """Whether the options require an evaluation after this round, and clients may be asked."""
-        options, after = self.plan.settings, self.state.round
-        due = after % options.evaluate_every == 0 or after == self.plan.rounds
+        due = self.plan.evaluates_after(self.state.round)
         # if no client answered in the round, none would answer now
         return due and self.done.answered > 0 and self.plan.may_evaluate
 

@@ -196,7 +196,7 @@ def overfitting():
 
 
 def test_with_validation_the_models_of_the_best_round_are_kept(tmp_path):
-    long = coterie.fit(overfitting(), "local", **OVERFIT)
+    long = coterie.fit(overfitting(), "local", evaluate_every=1, **OVERFIT)
     stop, best = plain_stop([record["validation_loss"] for record in long.records], 4)
     assert 0 < best < stop < 59, "the data of the test must make it overfit"
     short = coterie.fit(overfitting(), "local", patience=4, **OVERFIT)

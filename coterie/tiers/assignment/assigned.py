@@ -27,5 +27,9 @@ class Assigned(AssignmentRule):
     assigned: ClassVar[bool] = True
     cluster_row: ClassVar[str] = "the cluster that the server assigned it to"
 
+    @property
+    def takes_best(self) -> bool:
+        return type(self) is Assigned  # a subclass may do something else
+
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
         train_assigned(work, places, block)

@@ -130,7 +130,7 @@ class EMMixture(AssignmentRule):
         loss = _weighted_loss(block, found, shared.losses)
         likelihood = block.mean(found.likelihood)
         assignment = Assignment(torch.arange(clusters.K), {}, best(own).cpu(), loss, likelihood=likelihood)
-        work.builder.start(places, block, assignment)
+        work.builder.start(places, block.sizes, assignment)
         body, heads = train_heads(work, shared, shared.heads, block, found.shares[:, :, 0])
         _send_heads(work, places, block, loss, own[:, 0], body, heads)
         self._finish(work, places, block, found, shared.z)

@@ -90,6 +90,10 @@ class SingleCluster(Choosing):
     single: ClassVar[bool] = True
     cluster_row: ClassVar[str] = "always 0"
 
+    @property
+    def takes_best(self) -> bool:
+        return type(self) is SingleCluster  # a subclass may do something else
+
     def client_choose(self, scores: Tensor) -> Tensor:
         return torch.zeros(scores.shape[:2], dtype=torch.int64, device=scores.device)
 
@@ -106,6 +110,10 @@ class LowestLoss(Choosing):
         >>> LowestLoss().client_choose(scores).tolist()
         [[1]]
     """
+
+    @property
+    def takes_best(self) -> bool:
+        return type(self) is LowestLoss  # a subclass may do something else
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return best(scores)

@@ -103,7 +103,7 @@ class NearestParameters(AssignmentRule):
         weight = work.weight(places, block, assignment)
         finite = finite_models(moved | {name: p[:, None] for name, p in body.items()})
         weight = torch.where(finite, weight, 0)
-        work.builder.start(places, block, assignment)
+        work.builder.start(places, block.sizes, assignment)
         if body:
             work.builder.add_body(body, weight[:, 0])
         restarts = torch.arange(clusters.restarts)

@@ -201,7 +201,7 @@ def _send(
     clusters = work.broadcast.clusters
     assignment = Assignment(torch.arange(clusters.restarts * clusters.K), {}, work.first + best(shares).cpu(), loss)
     finite = finite_models(trained | {name: p[:, None] for name, p in body.items()}) & loss.isfinite()
-    work.builder.start(places, block, assignment)
+    work.builder.start(places, block.sizes, assignment)
     work.builder.accept(places, torch.arange(clusters.restarts), finite.cpu())
     work.builder.paths.add(work.settings.work.path("by-client"))
     if body:
