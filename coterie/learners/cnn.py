@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+
+import torch
 from torch import Tensor, nn
 
+from coterie.core.blocks import Block
+from coterie.core.clusters import Params, rows_of
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
-from coterie.learners.module import ModuleWithHead, module_with_head
+from coterie.learners.contribution import Scored
+from coterie.learners.descent import BatchPlan, Descent, descend_by_steps, each_track, group_by_group
+from coterie.learners.heads import Heads, Top
+from coterie.learners.local_training import LocalTraining
+from coterie.learners.module import PIECE, ModuleWithHead, fields_of, module_with_head
 from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
+
+ACTIVATION_BYTES = 4 << 20
+"""Maximum size of the activations of clients that are trained together by compiled convolutions."""
+
+COMPILED_CHANNELS = 10
+"""Number of channels up to which compiled convolutions are faster than those of torch."""
 
 
 class SmallCNN(nn.Module):
@@ -77,6 +94,82 @@ def _initialize_for_relu(*layers: nn.Module) -> None:
 KERNELS = {3: SmallCNN, 2: PatchCNN}
 
 
+@dataclass(frozen=True)
+class CNN(ModuleWithHead):
+    """Learner for `SmallCNN`; with few channels and Numba, its convolutions are compiled and several clients train at
+    once, without autograd."""
+
+    channels: int
+    """Channels of the first convolution."""
+
+    def _compiled(self, x: Tensor) -> bool:
+        return self.channels <= COMPILED_CHANNELS and x.device.type == "cpu" and numba_is_installed()
+
+    def _route(self, block: Block, training: LocalTraining) -> tuple[str, int]:
+        if not self._compiled(block.x):
+            return super()._route(block, training)
+        return "compiled", self._together(block, training)
+
+    def _together(self, block: Block, training: LocalTraining) -> int:
+        """Return the number of clients that are trained together."""
+        width = block.y.shape[1]
+        samples = width if training.full_batch_steps is not None else training.batch_size_for(width)
+        pixels = block.x[0, 0].numel() / (block.x.shape[2] if block.x.dim() == 5 else 1)
+        return max(1, int(ACTIVATION_BYTES // (2 * self.channels * pixels * samples * block.x.element_size())))
+
+    def score(self, models: Params, block: Block) -> Scored:
+        if not self._compiled(block.x):
+            return super().score(models, block)
+        from coterie.learners.networks.compiled_cnn import outputs_of_all
+
+        pieces = [outputs_of_all(models, images) for images in torch.split(block.x.flatten(0, 1), PIECE)]
+        outputs = self._shaped(torch.cat(pieces, dim=1))
+        losses = self.loss(outputs, block.y.flatten().expand(outputs.shape[:2]))
+        return Scored(losses.T.reshape(*block.y.shape, -1))
+
+    def _descent(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Descent:
+        if not self._compiled(block.x):
+            return super()._descent(theta, block, training, lr, towards)
+        from coterie.learners.networks.compiled_cnn import plain_gradient
+
+        def descend(rows: slice, part: Block) -> Descent:
+            gradient_of = plain_gradient(self.classes)
+            centre = None if towards is None else rows_of(towards, rows)
+            return each_track(
+                lambda one, to: descend_by_steps(gradient_of, one, part, training, lr, to), rows_of(theta, rows), centre
+            )
+
+        return group_by_group(descend, block, self._together(block, training))
+
+    def descend_body(
+        self,
+        body: Params,
+        heads: Heads,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        planned: BatchPlan | None = None,
+    ) -> Params | None:
+        """Return the change of the body by compiled convolutions, or None if they are not used."""
+        if not self._compiled(block.x):
+            return None
+        from coterie.learners.networks.compiled_cnn import body_gradient
+
+        def descend(rows: slice, part: Block) -> Descent:
+            gradient_of = body_gradient(Top.of(heads.rows(rows), self.classes))
+            return descend_by_steps(gradient_of, rows_of(body, rows), part, training, lr)
+
+        return group_by_group(descend, block, self._together(block, training)).change
+
+
+@cache
+def numba_is_installed() -> bool:
+    """Return whether compiled convolutions are available."""
+    return importlib.util.find_spec("numba") is not None
+
+
 def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 3) -> ModuleWithHead:
     """Two convolutions and two fully connected layers, for images (H, W) or (channels, H, W) of at least 4x4 pixels.
 
@@ -91,9 +184,10 @@ def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 
     outputs = profile.classes or 1
     pooled = 2 * channels * (height // 4) * (width // 4)
     check_size("cnn", kernel**2 * channels * (inputs + 2 * channels) + hidden * (pooled + outputs))
-    return module_with_head(
+    built = module_with_head(
         profile,
         lambda: KERNELS[kernel](inputs, height, width, channels, hidden, outputs),
         spec=f"cnn:channels={channels},hidden={hidden}" + ("" if kernel == 3 else f",kernel={kernel}"),
         head="fc2",
     )
+    return CNN(**fields_of(built), head=built.head, channels=channels) if kernel == 3 else built

@@ -49,12 +49,12 @@ def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: fl
     for batch in batches(block, training):
         x = batch.x.flatten(2)
         z = torch.baddbmm(bias_row, x, first_turned)
-        target = _target(layers.outputs, batch.y, batch.share, classes)
+        target = targets(layers.outputs, batch.y, batch.share, classes)
         gradient, fit = _step(layers, z, target, batch.share[:, None], lr, classes)
         first.baddbmm_(gradient.transpose(1, 2), x, alpha=-lr)
         bias.sub_(gradient.sum(dim=1), alpha=lr)
         if running.wanted:
-            running.add(_mean_loss(fit, target, batch.share, classes), batch)
+            running.add(mean_loss(fit, target, batch.share, classes), batch)
     change = {"layer0.weight": first.sub_(theta["layer0.weight"]), "layer0.bias": bias.sub_(theta["layer0.bias"])}
     return Descent(change | layers.change(theta), running.mean())
 
@@ -69,8 +69,8 @@ def gradients_by_hand(theta: Params, batch: Batch, classes: int | None, l2: floa
             torch.relu(torch.baddbmm(theta[f"layer{i}.bias"][:, None], active[-1], weights[i].transpose(1, 2)))
         )
     out = torch.baddbmm(theta[f"layer{last}.bias"][..., None], weights[last], active[last].transpose(1, 2))
-    target = _target(out.shape[1], batch.y, batch.share, classes)
-    delta, fit = _output_gradient(out, target, batch.share[:, None], classes)  # (B, C, n)
+    target = targets(out.shape[1], batch.y, batch.share, classes)
+    delta, fit = output_gradient(out, target, batch.share[:, None], classes)  # (B, C, n)
     gradient = {}
     for i in range(last, -1, -1):
         gradient[f"layer{i}.weight"] = torch.bmm(delta, active[i])
@@ -80,7 +80,7 @@ def gradients_by_hand(theta: Params, batch: Batch, classes: int | None, l2: floa
         if i:
             back = torch.bmm(delta.transpose(1, 2), weights[i])
             delta = torch.ops.aten.threshold_backward(back, active[i], 0).transpose(1, 2)
-    return gradient, _mean_loss(fit, target, batch.share, classes)
+    return gradient, mean_loss(fit, target, batch.share, classes)
 
 
 def descend_body_by_hand(
@@ -216,7 +216,7 @@ def _train(
     share = (real / block.counts[:, None]).to(z.dtype)
     if block.focus is not None:
         share = share * block.focus
-    target = _target(layers.outputs, block.y, share, classes)
+    target = targets(layers.outputs, block.y, share, classes)
     gradients = torch.zeros_like(z)
     for step in range(steps):
         gradient, _ = _step(layers, z, target, share[:, None], lr, classes)
@@ -232,14 +232,14 @@ def _step(
     """Take one gradient step with the upper layers, in place.
 
     Returns:
-        The gradient of the loss with respect to z (G), (B, n, h), and the second result of `_output_gradient`.
+        The gradient of the loss with respect to z (G), (B, n, h), and the second result of `output_gradient`.
     """
     active = [torch.relu(z)]
     for weight, bias in zip(layers.transposed[:-1], layers.biases[:-1], strict=True):
         active.append(torch.relu(torch.baddbmm(bias, active[-1], weight)))
     # samples are the last axis of the outputs, (B, C, n), so that the softmax over classes is vectorised
     out = torch.baddbmm(layers.biases[-1], layers.weights[-1], active[-1].transpose(1, 2))
-    delta, fit = _output_gradient(out, target, share, classes)
+    delta, fit = output_gradient(out, target, share, classes)
     back = torch.bmm(delta.transpose(1, 2), layers.weights[-1])
     layers.weights[-1].baddbmm_(delta, active[-1], alpha=-lr)
     layers.biases[-1].sub_(delta.sum(dim=2, keepdim=True), alpha=lr)
@@ -252,7 +252,7 @@ def _step(
     return gradient, fit
 
 
-def _target(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
+def targets(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
     """Return the targets, (B, C, n): minus the weight of the sample at its label, or the values for regression."""
     if classes is None:
         return y[:, None]
@@ -260,7 +260,7 @@ def _target(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tens
     return empty.scatter_(1, y[:, None], -share[:, None])
 
 
-def _output_gradient(out: Tensor, target: Tensor, share: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
+def output_gradient(out: Tensor, target: Tensor, share: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
     """Return the gradient with respect to the outputs and the log-likelihoods (or residuals), both (B, C, n)."""
     if classes is None:
         residual = out - target
@@ -271,8 +271,8 @@ def _output_gradient(out: Tensor, target: Tensor, share: Tensor, classes: int | 
     return gradient, likelihood
 
 
-def _mean_loss(fit: Tensor, target: Tensor, share: Tensor, classes: int | None) -> Tensor:
-    """Return the mean loss of each client on a batch, (B,), given the second result of `_output_gradient`."""
+def mean_loss(fit: Tensor, target: Tensor, share: Tensor, classes: int | None) -> Tensor:
+    """Return the mean loss of each client on a batch, (B,), given the second result of `output_gradient`."""
     if classes is None:
         return (fit.squeeze(1) ** 2 * share).sum(dim=1) / 2
     return (fit * target).sum(dim=(1, 2))
