@@ -21,10 +21,10 @@ from coterie.learners.module import PIECE, ModuleWithHead, fields_of, module_wit
 from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
 
-ACTIVATION_BYTES = 4 << 20
+ACTIVATION_BYTES = 8 << 20
 """Maximum size of the activations of clients that are trained together by compiled convolutions."""
 
-COMPILED_CHANNELS = 10
+COMPILED_CHANNELS = 12
 """Number of channels up to which compiled convolutions are faster than those of torch."""
 
 

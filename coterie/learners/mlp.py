@@ -28,6 +28,7 @@ from coterie.learners.perceptron import (
     gradients_by_hand,
     gram_pays,
 )
+from coterie.learners.products import multiply
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class MLP(Network):
         ):
             return self._score_heads(models, block)
         weight, bias = models["layer0.weight"], models["layer0.bias"]
-        flat = torch.addmm(bias.flatten(), block.x.flatten(2).flatten(0, 1), weight.flatten(0, 1).T)
+        flat = multiply(block.x.flatten(2).flatten(0, 1), weight.flatten(0, 1), bias.flatten())
         first = flat.reshape(len(flat), *bias.shape)  # (B n, S, h)
         labels = block.y.flatten()[None]
         columns = []

@@ -24,6 +24,7 @@ from coterie.learners.contribution import Contribution, all_finite, weigh
 from coterie.learners.descent import Batch, BatchPlan, Descent, RunningLoss, batches
 from coterie.learners.heads import Heads, Top
 from coterie.learners.local_training import LocalTraining
+from coterie.learners.products import multiply, multiply_each, subtract_products_
 
 
 def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
@@ -43,15 +44,14 @@ def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
 def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: float, classes: int | None) -> Descent:
     """Return the result of steps of plain SGD with each client's model, {name: (B, ...)}."""
     first, bias = theta["layer0.weight"].clone(), theta["layer0.bias"].clone()
-    first_turned, bias_row = first.transpose(1, 2), bias[:, None]
     layers = _Upper.copied(theta)
     running = RunningLoss(training)
     for batch in batches(block, training):
         x = batch.x.flatten(2)
-        z = torch.baddbmm(bias_row, x, first_turned)
+        z = multiply_each(x, first, bias)
         target = targets(layers.outputs, batch.y, batch.share, classes)
         gradient, fit = _step(layers, z, target, batch.share[:, None], lr, classes)
-        first.baddbmm_(gradient.transpose(1, 2), x, alpha=-lr)
+        subtract_products_(first, gradient, x, lr)
         bias.sub_(gradient.sum(dim=1), alpha=lr)
         if running.wanted:
             running.add(mean_loss(fit, target, batch.share, classes), batch)
@@ -65,15 +65,13 @@ def gradients_by_hand(theta: Params, batch: Batch, classes: int | None, l2: floa
     weights = [theta[f"layer{i}.weight"] for i in range(last + 1)]
     active = [batch.x.flatten(2)]
     for i in range(last):
-        active.append(
-            torch.relu(torch.baddbmm(theta[f"layer{i}.bias"][:, None], active[-1], weights[i].transpose(1, 2)))
-        )
+        active.append(torch.relu(multiply_each(active[-1], weights[i], theta[f"layer{i}.bias"])))
     out = torch.baddbmm(theta[f"layer{last}.bias"][..., None], weights[last], active[last].transpose(1, 2))
     target = targets(out.shape[1], batch.y, batch.share, classes)
     delta, fit = output_gradient(out, target, batch.share[:, None], classes)  # (B, C, n)
     gradient = {}
     for i in range(last, -1, -1):
-        gradient[f"layer{i}.weight"] = torch.bmm(delta, active[i])
+        gradient[f"layer{i}.weight"] = multiply_each(delta, active[i].transpose(1, 2))
         gradient[f"layer{i}.bias"] = delta.sum(dim=2)
         if l2:
             gradient[f"layer{i}.weight"].add_(weights[i], alpha=l2)
@@ -117,13 +115,13 @@ def _step_body(weights: list[Tensor], biases: list[Tensor], top: Top, batch: Bat
     """Take one gradient step with weights (B, out, in) and biases (B, 1, out), in place."""
     active = [batch.x.flatten(2)]
     for weight, bias in zip(weights, biases, strict=True):
-        active.append(torch.relu(torch.baddbmm(bias, active[-1], weight.transpose(1, 2))))
+        active.append(torch.relu(multiply_each(active[-1], weight, bias[:, 0])))
     back = torch.bmm(top.output_gradient(active[-1], batch).transpose(1, 2), top.weight)
     for i in range(len(weights) - 1, -1, -1):
         delta = torch.ops.aten.threshold_backward(back, active[i + 1], 0)
         if i:
             back = torch.bmm(delta, weights[i])
-        weights[i].baddbmm_(delta.transpose(1, 2), active[i], alpha=-lr)
+        subtract_products_(weights[i], delta, active[i], lr)
         biases[i].sub_(delta.sum(dim=1, keepdim=True), alpha=lr)
 
 
@@ -183,7 +181,7 @@ def contribute_by_gram(
         classes: Number of classes; None for regression.
     """
     x = block.x.flatten(2)
-    gram = x @ x.transpose(1, 2) + 1
+    gram = multiply_each(x, x).add_(1)
     tracks = []
     for restart in range(rows.shape[1]):
         chosen = rows[:, restart]
@@ -203,7 +201,7 @@ def _first(models: Params, chosen: Tensor, x: Tensor, memo: Tensor | None) -> Te
     if memo is not None:
         return memo[torch.arange(len(chosen)), :, chosen].clone()
     weight, bias = models["layer0.weight"][chosen], models["layer0.bias"][chosen]
-    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+    return multiply_each(x, weight, bias)
 
 
 def _train(
@@ -222,7 +220,7 @@ def _train(
         gradient, _ = _step(layers, z, target, share[:, None], lr, classes)
         gradients += gradient
         if step < steps - 1:
-            z.baddbmm_(gram, gradient, alpha=-lr)
+            subtract_products_(z, gram, gradient, lr)  # the Gram matrix is symmetric
     return {"layer0.bias": -lr * gradients.sum(dim=1)} | layers.change(theta), gradients
 
 
@@ -290,5 +288,5 @@ def _first_layer_sums(models: Params, rows: Tensor, x: Tensor, gradients: Tensor
             everyone = bool(members.all())
             g = scaled[:, restart] if everyone else scaled[members, restart]
             inputs = x if everyone else x[members]
-            total[row] += g.flatten(0, 1).T @ inputs.flatten(0, 1)
+            total[row] += multiply(g.flatten(0, 1).T, inputs.flatten(0, 1).T)
     return {"layer0.weight": total}
