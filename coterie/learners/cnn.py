@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +15,13 @@ from coterie.learners.contribution import Scored
 from coterie.learners.descent import BatchPlan, Descent, descend_by_steps, each_track, group_by_group
 from coterie.learners.heads import Heads, Top
 from coterie.learners.local_training import LocalTraining
-from coterie.learners.module import PIECE, ModuleWithHead, fields_of, module_with_head
+from coterie.learners.module import ModuleWithHead, fields_of, module_with_head
 from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
+from coterie.learners.networks.small_cnn import body_gradient, outputs_of_all, plain_gradient
 
 ACTIVATION_BYTES = 8 << 20
-"""Maximum size of the activations of clients that are trained together by compiled convolutions."""
-
-COMPILED_CHANNELS = 12
-"""Number of channels up to which compiled convolutions are faster than those of torch."""
+"""Maximum size of the activations of images that are processed together."""
 
 
 class SmallCNN(nn.Module):
@@ -96,33 +92,28 @@ KERNELS = {3: SmallCNN, 2: PatchCNN}
 
 @dataclass(frozen=True)
 class CNN(ModuleWithHead):
-    """Learner for `SmallCNN`; with few channels and Numba, its convolutions are compiled and several clients train at
-    once, without autograd."""
+    """Learner for `SmallCNN`, without autograd and for several clients at once."""
 
     channels: int
     """Channels of the first convolution."""
 
-    def _compiled(self, x: Tensor) -> bool:
-        return self.channels <= COMPILED_CHANNELS and x.device.type == "cpu" and numba_is_installed()
-
     def _route(self, block: Block, training: LocalTraining) -> tuple[str, int]:
-        if not self._compiled(block.x):
-            return super()._route(block, training)
-        return "compiled", self._together(block, training)
+        return "by-hand", self._together(block, training)
 
     def _together(self, block: Block, training: LocalTraining) -> int:
         """Return the number of clients that are trained together."""
         width = block.y.shape[1]
         samples = width if training.full_batch_steps is not None else training.batch_size_for(width)
-        pixels = block.x[0, 0].numel() / (block.x.shape[2] if block.x.dim() == 5 else 1)
-        return max(1, int(ACTIVATION_BYTES // (2 * self.channels * pixels * samples * block.x.element_size())))
+        return max(1, self._images_at_once(block) // samples)
+
+    def _images_at_once(self, block: Block) -> int:
+        """Return the number of images whose activations stay in the cache."""
+        pixels = block.x.shape[-1] * block.x.shape[-2]
+        return max(1, ACTIVATION_BYTES // (2 * self.channels * pixels * block.x.element_size()))
 
     def score(self, models: Params, block: Block) -> Scored:
-        if not self._compiled(block.x):
-            return super().score(models, block)
-        from coterie.learners.networks.compiled_cnn import outputs_of_all
-
-        pieces = [outputs_of_all(models, images) for images in torch.split(block.x.flatten(0, 1), PIECE)]
+        parts = torch.split(block.x.flatten(0, 1), self._images_at_once(block))
+        pieces = [outputs_of_all(models, images) for images in parts]
         outputs = self._shaped(torch.cat(pieces, dim=1))
         losses = self.loss(outputs, block.y.flatten().expand(outputs.shape[:2]))
         return Scored(losses.T.reshape(*block.y.shape, -1))
@@ -130,10 +121,6 @@ class CNN(ModuleWithHead):
     def _descent(
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Descent:
-        if not self._compiled(block.x):
-            return super()._descent(theta, block, training, lr, towards)
-        from coterie.learners.networks.compiled_cnn import plain_gradient
-
         def descend(rows: slice, part: Block) -> Descent:
             gradient_of = plain_gradient(self.classes)
             centre = None if towards is None else rows_of(towards, rows)
@@ -151,23 +138,14 @@ class CNN(ModuleWithHead):
         training: LocalTraining,
         lr: float,
         planned: BatchPlan | None = None,
-    ) -> Params | None:
-        """Return the change of the body by compiled convolutions, or None if they are not used."""
-        if not self._compiled(block.x):
-            return None
-        from coterie.learners.networks.compiled_cnn import body_gradient
+    ) -> Params:
+        """Return the change of the body, computed without autograd."""
 
         def descend(rows: slice, part: Block) -> Descent:
             gradient_of = body_gradient(Top.of(heads.rows(rows), self.classes))
             return descend_by_steps(gradient_of, rows_of(body, rows), part, training, lr)
 
         return group_by_group(descend, block, self._together(block, training)).change
-
-
-@cache
-def numba_is_installed() -> bool:
-    """Return whether compiled convolutions are available."""
-    return importlib.util.find_spec("numba") is not None
 
 
 def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 3) -> ModuleWithHead:

@@ -1,7 +1,7 @@
 """A 3x3 convolution with 2x2 max pooling and ReLU for many clients, and its gradient, compiled by Numba.
 
 The images of a client lie one after the other in each channel, with a row of zeros above each image and a zero to the
-left of each of its rows; another row of zeros follows the last image (`bordered`). A position of a 3x3 window then has
+left of each of its rows; another row of zeros follows the last image. A position of a 3x3 window then has
 the same distance to its centre everywhere, so that a convolution is a sum of nine shifted copies of long rows, without
 a copy of the windows. What is computed at the borders is never read.
 """
@@ -121,11 +121,6 @@ def _unpool(row, area, W, gradient, code):  # type: ignore[no-untyped-def]
                     total += value
                     row[i * area + (2 * y + 1 + place // 2) * W + 2 * x + 1 + place % 2] = value
     return total
-
-
-def bordered(images: int, height: int, width: int) -> int:
-    """Return the number of values of a channel of several images with their borders."""
-    return images * (height + 1) * (width + 1) + width + 2
 
 
 @_compiled

@@ -1,4 +1,4 @@
-"""Compiled convolutions: equal to those of torch for all shapes, and to the learner without Numba."""
+"""Steps of the learner cnn: equal to autograd for all shapes, with compiled convolutions and with those of torch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from importlib import import_module
 
 import pytest
 import torch
-from torch import nn
 
 from coterie.core.dataset import Profile
 from coterie.learners import MiniBatch, make_learner
 from coterie.learners.heads import descend_body, descend_body_by_autograd, for_heads, heads_of
-from coterie.learners.networks.compiled_cnn import CompiledCNN
+from coterie.learners.networks import small_cnn
+from coterie.learners.networks.small_cnn import StepsOfCNN
 from tests.core.make import class_data, make_block, regression_data
 
 cnn = import_module("coterie.learners.cnn")  # the package has a function of this name
+STAGES = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
 
 SHAPES = {
     "one pixel after pooling": (2, 3, 1, 4, 4, 1),
@@ -24,14 +25,18 @@ SHAPES = {
 }
 
 
+@STAGES
 @pytest.mark.parametrize(("clients", "images", "inputs", "height", "width", "channels"), SHAPES.values(), ids=SHAPES)
-def test_hidden_values_and_gradients_equal_those_of_torch(clients, images, inputs, height, width, channels):
+def test_hidden_values_and_gradients_equal_autograd(
+    clients, images, inputs, height, width, channels, compiled, monkeypatch
+):
+    monkeypatch.setattr(small_cnn, "numba_is_installed", lambda: compiled)
     learner = make_learner(f"cnn:channels={channels},hidden=5", Profile((inputs, height, width), 3))
     theta = learner.start(range(clients), torch.float64)
     theta = {name: p + 0.1 * torch.randn_like(p) if "bias" in name else p for name, p in theta.items()}
     x = torch.randn(clients, images, inputs, height, width, dtype=torch.float64)
     back = torch.randn(clients, images, 5, dtype=torch.float64)
-    network = CompiledCNN()
+    network = StepsOfCNN()
     for _ in range(2):  # the second time in used arrays
         network.load(theta, x)
         hidden, found = network.hidden(theta), network.gradient(theta, back)
@@ -42,12 +47,14 @@ def test_hidden_values_and_gradients_equal_those_of_torch(clients, images, input
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
 
 
-def test_a_value_that_is_not_finite_is_not_hidden_by_pooling():
+@STAGES
+def test_a_value_that_is_not_finite_is_not_hidden_by_pooling(compiled, monkeypatch):
+    monkeypatch.setattr(small_cnn, "numba_is_installed", lambda: compiled)
     learner = make_learner("cnn:channels=2,hidden=3", Profile((4, 4), 3))
     theta = learner.start([0, 1], torch.float64)
     x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
     x[1, 2, 1, 1] = torch.nan
-    network = CompiledCNN()
+    network = StepsOfCNN()
     network.load(theta, x)
     assert bool(network.hidden(theta)[0].isfinite().all())
     assert bool(network.hidden(theta)[1, 2].isnan().any())
@@ -68,8 +75,7 @@ def test_the_learner_gives_the_same_results_without_numba(classes, monkeypatch):
         return [*(given.sums[name] for name in models), given.loss, learner.score(models, block).losses]
 
     compiled = results()
-    monkeypatch.setattr(cnn, "numba_is_installed", lambda: False)
-    assert learner.contribute(models, rows, block, work, 0.1, mass, None).path == "one-by-one"
+    monkeypatch.setattr(small_cnn, "numba_is_installed", lambda: False)
     for one, other in zip(compiled, results(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
@@ -97,14 +103,3 @@ def test_the_body_below_heads_is_trained_as_by_autograd():
     plain = descend_body_by_autograd(learner, body, heads, for_heads(block, gamma), work, 0.1)
     for name, value in plain.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
-
-
-def test_convolutions_of_other_modules_are_not_compiled():
-    learner = make_learner(
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), Profile((1, 4, 4), 3)
-    )
-    block = make_block(class_data([6, 9], (1, 4, 4), 3))
-    models = learner.start([1], torch.float64)
-    mass = torch.ones(2, 1, dtype=torch.float64)
-    given = learner.contribute(models, torch.zeros(2, 1, dtype=torch.int64), block, MiniBatch(), 0.1, mass, None)
-    assert given.path == "one-by-one"
