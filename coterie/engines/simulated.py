@@ -15,9 +15,13 @@ from coterie.core.threads import Workers, one_thread
 from coterie.engines.in_process import InProcess
 from coterie.engines.missing import answering
 from coterie.engines.threads import in_threads
+from coterie.learners.base import CountsProducts
 
 PART_BYTES = 4 << 20
 """Minimum size of the features for each thread: with less work, synchronisation costs more than a thread saves."""
+
+PART_PRODUCTS = 4 << 20
+"""Number of multiplications of a forward pass for each thread above which smaller features suffice, as in networks."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,12 @@ class Simulated(InProcess):
         return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
 
     def _shard_count(self, asked: Positions, threads: int) -> int:
-        """Return the number of shards for these clients, which depends on the size of their features only."""
-        x = self.group.train.x
-        features = int(self.sizes[asked].sum()) * x[:1].numel() * x.element_size()
-        return max(1, min(threads, features // PART_BYTES)) if x.device.type == "cpu" else 1
+        """Return the number of shards for these clients, which depends on the amount of work only."""
+        x, learner = self.group.train.x, self.group.learner
+        if x.device.type != "cpu":
+            return 1
+        samples = int(self.sizes[asked].sum())
+        parts = samples * x[:1].numel() * x.element_size() // PART_BYTES
+        if isinstance(learner, CountsProducts):
+            parts = max(parts, samples * learner.products // PART_PRODUCTS)
+        return max(1, min(threads, parts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +151,16 @@ class HasFeatures(Learner, Protocol):
 
     def features(self, theta: Params, x: Tensor) -> Tensor:
         """Return the inputs of the head, (B, n, d), for model b on the samples of client b; see `outputs`."""
+        ...
+
+
+@runtime_checkable
+class CountsProducts(Protocol):
+    """A learner that may need much more work for a sample than reading its features."""
+
+    @property
+    def products(self) -> int:
+        """Number of multiplications of a forward pass for one sample."""
         ...
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, rows_of
 from coterie.learners.base import HasFeatures
-from coterie.learners.descent import Batch, BatchPlan, Descent, batches, descend_by_autograd, one_by_one
+from coterie.learners.descent import Batch, BatchPlan, Descent, batches, descend_by_autograd, group_by_group
 from coterie.learners.local_training import LocalTraining
 
 
@@ -305,4 +305,4 @@ def _mixed_loss(learner: WithFeatures, theta: Params, heads: Heads, batch: Batch
 
 
 def _descended(learner: WithFeatures, descend: Callable[[slice, Block], Descent], block: Block) -> Descent:
-    return one_by_one(descend, block) if learner.one_by_one else descend(slice(None), block)
+    return group_by_group(descend, block) if learner.one_by_one else descend(slice(None), block)

@@ -85,6 +85,26 @@ def test_a_small_amount_of_work_is_done_by_one_thread(two_threads, monkeypatch):
     assert federation.group.seen == [(6, 6, 1)]
 
 
+@pytest.mark.parametrize(
+    ("spec", "features", "products"),
+    [
+        ("mlp:hidden=5-4", (3,), 3 * 5 + 5 * 4 + 4 * 2),
+        # 16 pixels, 2 channels and 9 weights; 4 pixels, 4 channels and 18 weights; 4-6-2
+        ("cnn:channels=2,hidden=6", (4, 4), 16 * 2 * 9 + 4 * 4 * 18 + 4 * 6 + 6 * 2),
+        ("cnn:channels=2,hidden=6,kernel=2", (4, 4), 4 * 4 * 2 + 1 * 8 * 4 + 4 * 6 + 6 * 2),
+    ],
+)
+def test_networks_use_threads_according_to_their_multiplications(spec, features, products, two_threads, monkeypatch):
+    monkeypatch.setattr(simulated, "PART_BYTES", 1 << 30)
+    learner = make_learner(spec, Profile(features, 2))
+    assert learner.products == products
+    shard = make_shard([(torch.zeros((5, *features)).numpy(), torch.zeros(5).numpy().astype(int))] * 4)
+    federation = Simulated(ClientGroup(learner, shard, None))
+    for part, count in ((10 * products, 2), (10 * products + 1, 1)):
+        monkeypatch.setattr(simulated, "PART_PRODUCTS", part)
+        assert federation._shard_count(np.arange(4), 2) == count
+
+
 @pytest.mark.parametrize("check", ["seed", "client_order", "engines", "silent_client", "resume"])
 @pytest.mark.parametrize(("method", "learner"), [("ifca", "mlp"), ("local", "linear")])
 def test_methods_pass_their_checks_in_two_threads(method, learner, check, two_threads):
