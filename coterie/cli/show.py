@@ -69,7 +69,7 @@ def result(console: Console, found: Result) -> None:
         lines["loss"] = f"{_figure(m.loss)} on the training data"
     if sentence := rate.answer(m):
         lines["lr"] = sentence
-    lines |= _measures(found) | _certainty(found)
+    lines |= _measures(found) | _unused(found) | _certainty(found)
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
     if "one_shot" in m:
@@ -111,6 +111,15 @@ def _measures(found: Result) -> dict[str, str]:
         for name, measure in MEASURES.items()
         if measure.sentence and name in m and _has_value(measure, found)
     }
+
+
+def _unused(found: Result) -> dict[str, str]:
+    """Return a line about clusters that no client has joined, which is no finding about the number of groups."""
+    used, asked = found.metrics.clusters, found.config.get("clusters")
+    if not isinstance(asked, int) or used is None or used >= asked:
+        return {}
+    have = f"only {used} of {asked} clusters {'has' if used == 1 else 'have'} clients"
+    return {"caution": f"{have}: give more --restarts, or compare with --clusters auto"}
 
 
 def _certainty(found: Result) -> dict[str, str]:

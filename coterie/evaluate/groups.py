@@ -185,7 +185,7 @@ class Distinction:
         """Return text such as `stronger effect of price (-3.1 against -1.2 on average)`."""
         figures = f"({number(self.value)} against {number(self.others)} on average)"
         if self.name == LEVEL:
-            return f"{'higher' if self.value > self.others else 'lower'} level {figures}"
+            return f"{'higher' if self.value > self.others else 'lower'} level at the mean of all features {figures}"
         least = min(abs(self.value), abs(self.others))
         if self.value * self.others < 0 and least > 0.1 * abs(self.value - self.others):
             return f"opposite effect of {self.name} {figures}"

@@ -57,6 +57,17 @@ class UsualLoss:
         above = self.mean + ERRORS * max(self.mean, LEAST_LOSS) / math.sqrt(samples)
         return max(above, CHANCE * math.log(self.classes))
 
+    def grown(self, loss: float, usual: float | None, samples: int) -> bool:
+        """Return whether labelled samples of a client that trained fit its models much worse than before.
+
+        Args:
+            loss: Mean loss of its models on the samples.
+            usual: Mean loss of its models on its data in the training; None if it is not known.
+            samples: Number of samples.
+        """
+        before = max(self.mean, usual if usual is not None and math.isfinite(usual) else 0.0)
+        return loss > UsualLoss(before, self.classes).limit(samples)
+
     def misfit(self, losses: npt.NDArray[np.float64]) -> str:
         """Return a sentence if labelled samples fit no model; empty if they fit one.
 

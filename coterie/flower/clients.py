@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from coterie.core.dataset import Profile
 from coterie.core.schema import ColumnNote, Schema
 from coterie.core.shard import ClientId, Positions
-from coterie.data.table import step_size
+from coterie.data.table import step_size, usual_learner
 from coterie.engines.remote import RemoteClients
 from coterie.errors import ConfigError, RunError
 from coterie.flower.admission import Admission, AllowList, Entries
@@ -204,7 +204,7 @@ def clients_of(
 
 def _table_facts(table: Schema, registry: ClientRegistry) -> dict[str, Any]:
     """Return the facts about clients with tables that `from_table` returns about local data."""
-    recommended: dict[str, object] = {"learner": "logistic" if table.classes else "linear:bias=true"}
+    recommended: dict[str, object] = {"learner": usual_learner(table)}
     lengths = registry.lengths
     if lengths is not None:
         length = lengths.overall if table.classes else lengths.largest

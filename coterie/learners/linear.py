@@ -44,6 +44,8 @@ class Linear:
     """Scale of random initial models."""
     draw: str = "normal"
     """Distribution of random initial models: N(0, I/p) (`normal`), or independent zeros and ones (`zero-one`)."""
+    center: float = 0.0
+    """Bias of initial models."""
 
     classes: int | None = None
     dtype: torch.dtype = torch.float64
@@ -51,7 +53,8 @@ class Linear:
     @property
     def spec(self) -> str:
         form = f"bias={self.bias},degree={self.degree},half={self.half}".lower()
-        return f"linear:{form},scale={self.scale!r},start={self.draw}"
+        center = f",center={self.center!r}" if self.center else ""
+        return f"linear:{form},scale={self.scale!r},start={self.draw}{center}"
 
     @property
     def usual_training(self) -> LocalTraining:
@@ -70,7 +73,7 @@ class Linear:
         terms = self.coefficients - self.bias
         rows = [self._drawn(generator(key), terms) * self.scale for key in keys]
         params = {"weight": torch.from_numpy(np.stack(rows)).to(dtype)}
-        return params | {"bias": torch.zeros(len(keys), dtype=dtype)} if self.bias else params
+        return params | {"bias": torch.full((len(keys),), self.center, dtype=dtype)} if self.bias else params
 
     def _drawn(self, random: np.random.Generator, terms: int) -> np.ndarray:
         if self.draw == "zero-one":
@@ -304,18 +307,21 @@ def linear(
     half: bool = True,
     scale: float = 1.0,
     start: str = "normal",
+    center: float = 0.0,
 ) -> Linear:
     """Least squares on the raw features, or on all their monomials up to `degree`.
 
-    The distribution of initial models, `start`, is normal or zero-one, multiplied by `scale`.
+    The distribution of initial models, `start`, is normal or zero-one, multiplied by `scale`; their bias is `center`.
     """
     if degree < 1:
         raise ConfigError(f"linear: degree must be at least 1, got {degree}")
     if not 0 <= scale < np.inf:
         raise ConfigError(f"linear: scale must be a finite number of at least 0, got {scale}")
+    if not np.isfinite(center) or (center and not bias):
+        raise ConfigError(f"linear: center must be a finite number, and needs bias=true, got {center}")
     if start not in ("normal", "zero-one"):
         raise unknown_name("start of learner linear", start, ("normal", "zero-one"))
     if profile.classes is not None:
         raise ConfigError("linear predicts numbers but the labels are classes: use logistic, or pass float targets")
     width = int(np.prod(profile.features))
-    return Linear(width, bias=bias, degree=degree, half=half, scale=scale, draw=start)
+    return Linear(width, bias=bias, degree=degree, half=half, scale=scale, draw=start, center=center)

@@ -21,6 +21,7 @@ from coterie.diagnosis.values import Diagnosis
 from coterie.engines.in_process import InProcess
 from coterie.errors import CoterieError, DivergenceWarning, RunError, memory_failures
 from coterie.learners import LearnerChoice
+from coterie.learners.base import has_features
 from coterie.methods.initializers import GivenModels
 from coterie.methods.rates import RATE, find_rate
 from coterie.plugins.loading import load_installed
@@ -50,6 +51,9 @@ from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
 from coterie.training.stopping import Settling, Watch
+
+LARGEST_MEAN, LARGEST_RATIO = 3.0, 10.0
+"""Largest mean of a target, and ratio of its standard deviation to 1 in both directions, that a network learns well."""
 
 Callbacks = Sequence[Callback | OnRound]
 """Callbacks, or functions that are called with the record of each round and end the run by returning True."""
@@ -157,9 +161,23 @@ def initialize(plan: Plan) -> Initialized:
             )
         if plan.diagnosis is not None:
             found = _with_diagnosis(found, plan.diagnosis)
-    for note in (*notes, *initial.notes):
+    for note in (*notes, *_target_notes(plan), *initial.notes):
         warnings.warn(note, stacklevel=4)
     return Initialized(plan, initial.state, finite_numbers(found))
+
+
+def _target_notes(plan: Plan) -> list[str]:
+    """Return a note if a network starts far from the targets of a table, which only linear models start at."""
+    schema = plan.data.schema
+    mean, deviation = schema.target_scale
+    of_usual_size = abs(mean) <= LARGEST_MEAN and 1 / LARGEST_RATIO <= deviation <= LARGEST_RATIO
+    if schema.classes or not schema.is_table or of_usual_size or not has_features(plan.learner):
+        return []
+    return [
+        f"target {schema.target!r} has the mean {mean:.4g} and the standard deviation {deviation:.4g}, but a network "
+        f"starts near 0 and may not get there: train on ({schema.target} - {mean:.4g}) / {deviation:.4g} instead, or "
+        "use --learner linear:bias=true"
+    ]
 
 
 @memory_failures()

@@ -253,7 +253,7 @@ def _prepared(
     if init is not None:
         given["init"] = init
     _check_names(kind, data, given)
-    options = _layered(kind, data, given, typed=isinstance(method, Method))
+    options = _layered(kind, _with_own_rate(data, learner), given, typed=isinstance(method, Method))
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
     _check_effect(built, given)
     settings: RunSettings = from_options(RunSettings, options)
@@ -434,6 +434,18 @@ def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]
     if "restarts" not in checked and (values.get("privacy") is not None or not _may_restart(kind, values)):
         values.pop("restarts", None)  # restarts of equal models would be equal, and private losses are not sent
     return values
+
+
+def _with_own_rate(data: ClientDirectory, learner: LearnerChoice | None) -> ClientDirectory:
+    """Return the data without its recommended learning rate if the user's learner is of another family."""
+    usual = str(data.recommended.get("learner", ""))
+    same = not usual or not learner or (isinstance(learner, str) and _family(learner) == _family(usual))
+    kept = {name: value for name, value in data.recommended.items() if same or name != "lr"}
+    return replace(data, recommended=kept)
+
+
+def _family(learner: str) -> str:
+    return learner.partition(":")[0]
 
 
 def _overruled(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from coterie.core.arrays import NUMBERS, as_array, tensor_of
 from coterie.core.clusters import Params, unflat
 from coterie.core.dataset import Profile, torch_dtype
 from coterie.core.plain import Plain, from_plain
+from coterie.core.readings import same_name
 from coterie.core.schema import ColumnNote, Schema, level_text
 from coterie.core.shard import ClientId
 from coterie.data.columns import is_table, open_columns, shown
@@ -628,7 +629,9 @@ class Result:
         """Return the figures of a client that trained."""
         row = next((row for row in self.clients if row.id == client), None)
         if row is None:
-            near = get_close_matches(client, [row.id for row in self.clients], n=3, cutoff=0.5)
+            ids = [row.id for row in self.clients]
+            same = [name for name in ids if same_name(name) == same_name(client)]
+            near = same or get_close_matches(client, ids, n=3, cutoff=0.5)
             known = f" (near names: {', '.join(near)})" if near else ""
             raise InputError(
                 f"client {client!r} was not in the training data{known}: for a new client give a few labelled samples "
@@ -686,6 +689,14 @@ class Result:
         if misfit:
             warnings.warn(misfit, ColumnWarning, stacklevel=3)
         return found
+
+    def loss_of(self, client: ClientId, x: Samples, y: Labels) -> float:
+        """Return the mean loss on labelled samples of a client that trained, under its own models and their weights."""
+        weights, samples = self._weights_of(client), self._samples(x)
+        used = np.flatnonzero(weights)
+        models = [self.parameters[int(k)] for k in used]
+        found = sample_losses(self.learner, models, samples, self._targets(y, len(samples)))
+        return float(weights[used] @ found.mean(dim=1).numpy())
 
     @property
     def usual_loss(self) -> UsualLoss:

@@ -51,7 +51,10 @@ def test_log_odds_of_small_groups_are_not_named():
 
 
 def test_a_level_is_higher_or_lower():
-    assert Distinction("level", 1.0, 2.0, 1.0).words() == "lower level (1.00 against 2.00 on average)"
+    assert (
+        Distinction("level", 1.0, 2.0, 1.0).words()
+        == "lower level at the mean of all features (1.00 against 2.00 on average)"
+    )
 
 
 @pytest.fixture(scope="module")

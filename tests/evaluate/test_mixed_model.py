@@ -96,7 +96,7 @@ def test_no_difference_between_clients_gives_the_pooled_line():
 
 
 def test_a_client_without_held_out_samples_has_no_error():
-    table = {"c": [*"aaaabbbbc"], "x": np.arange(9.0), "y": np.arange(9.0) ** 2}
+    table = {"c": [*"aaaabbbbd"], "x": np.arange(9.0), "y": np.arange(9.0) ** 2}
     data = from_table(table, client="c", target="y")
     for errors in (pooled_rmse(data), alone_rmse(data), mixed_model_rmse(data)):
         assert np.isfinite(errors).tolist() == [True, True, False]

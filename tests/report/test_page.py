@@ -259,8 +259,8 @@ def test_profiles_show_shares_in_percent_and_dates_as_dates():
 
 def test_the_page_of_a_run_without_groups_begins_with_that(tmp_path):
     random = np.random.default_rng(0)
-    table = {"site": [f"s{i % 20}" for i in range(600)], "x": random.normal(size=600)}
-    table["y"] = table["x"] + random.normal(size=600)
+    table = {"site": [f"s{i % 20}" for i in range(1600)], "x": random.normal(size=1600)}
+    table["y"] = table["x"] + random.normal(size=1600)
     result = coterie.fit(coterie.from_table(table, client="site", target="y"), "ifca", clusters="auto", rounds=20)
     page = coterie.write_report(result, tmp_path / "report.html").read_text()
     header = page[: page.index("<main>")]
