@@ -37,12 +37,13 @@ Equation 4 is read with index n on weights and likelihoods of the denominator; 6
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from coterie.core.registry import register
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
+from coterie.learners.minimum import GeneralisedLinear
 from coterie.methods.backbones import NO_TWIN, BackboneMethod
 from coterie.methods.base import Method
 from coterie.methods.cfl import HeldOutSplit
@@ -96,10 +97,11 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
         "whether a split halves the clients' weights (soft), or sets them to zeros and ones (hard); by default hard, "
         "but soft with rho",
     )
-    body: Literal["auto", "shared"] = option(
+    body: Literal["auto", "shared", "own"] = option(
         "auto",
-        "whether all clusters share one body (shared, as in the paper), or each gets its own once a test on held-out "
-        "halves finds this better (auto, if such tests decide about splits)",
+        "whether all clusters share one body (shared, as in the paper), each has its own (own), or each gets its own "
+        "once a test on held-out halves finds this better (auto, if such tests decide about splits); a linear model "
+        "has no body, and each cluster has a whole model",
     )
     merge: bool = option(True, "whether clusters that do not need separate models merge, by tests on held-out halves")
     remove: bool = option(True, "whether clusters to which no client gives its largest weight are removed")
@@ -107,12 +109,14 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
     warmup: int = option(0, "number of rounds before the first split", low=0)
 
     summary: ClassVar[str] = "one body and as many heads as the data needs, split by class prototypes"
-    learners: ClassVar[tuple[str, ...] | None] = ("mlp", "cnn", "module")
+    learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")
     no_twin: ClassVar[str] = NO_TWIN
 
     def for_learner(self, learner: Learner) -> Method:
         if learner.classes is None:
             raise ConfigError("hcfl+ compares the features of classes, but this is a regression: use fedem")
+        if isinstance(learner, GeneralisedLinear) and self.body == "auto":
+            return replace(self, body="own").for_learner(learner)
         return super().for_learner(learner)
 
     @property
@@ -125,7 +129,7 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
             self._assignment(),
             Procedure(self._steps()),
             Prototypes(self.principle or by_default),
-            ("body",),
+            () if self.body == "own" else ("body",),
             self.order,
         )
 

@@ -10,7 +10,7 @@ from coterie.client.group import ClientGroup
 from coterie.client.interfaces import Distance
 from coterie.client.kept import as_vectors
 from coterie.client.resample import halves
-from coterie.client.shared_body import with_features
+from coterie.client.shared_body import compared_features
 from coterie.core.blocks import Block, cut
 from coterie.core.clusters import Params, row_bytes
 from coterie.core.expected import Expected, RunFacts, Spec
@@ -59,7 +59,7 @@ class HalfUpdate(Task):
             return {}
         features = None
         if self.distance.needs == "features":
-            features = with_features(learner).features({name: p[:, 0] for name, p in theta.items()}, block.x)
+            features = compared_features(learner, {name: p[:, 0] for name, p in theta.items()}, block.x)
         return self.distance.client_summary(features, block, learner.classes)
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
