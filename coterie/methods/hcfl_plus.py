@@ -37,9 +37,11 @@ Equation 4 is read with index n on weights and likelihoods of the denominator; 6
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from coterie.core.dataset import Profile
 from coterie.core.registry import register
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
@@ -58,6 +60,8 @@ from coterie.tiers.split_test import OwnBodiesByTest
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
 """Default mu-tilde of each backbone that uses it, as in the paper's tables."""
+FEW_FEATURES = 50
+"""Largest number of features for which the model is linear if the user chooses none."""
 
 
 @register("hcfl+")
@@ -111,6 +115,12 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
     summary: ClassVar[str] = "one body and as many heads as the data needs, split by class prototypes"
     learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")
     no_twin: ClassVar[str] = NO_TWIN
+
+    @classmethod
+    def usual_learner(cls, profile: Profile) -> str:
+        """Return logistic for a few features, which a hidden layer hardly improves, and mlp for more, as of images."""
+        few = profile.classes is not None and math.prod(profile.features) <= FEW_FEATURES
+        return "logistic" if few else "mlp"
 
     def for_learner(self, learner: Learner) -> Method:
         if learner.classes is None:

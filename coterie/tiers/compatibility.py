@@ -53,7 +53,7 @@ LIMITS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "softmax-loss": {"temperature": (1e-12, float("inf"))},
     "count-shares": {"every": (1, float("inf")), "least": (1e-12, 1)},
     "split-by-gap": {"rho": (0, float("inf")), "least": (2, float("inf")), "warmup": (0, float("inf"))},
-    "merge-by-test": {"least_p": (0, 1), "every": (1, float("inf"))},
+    "merge-by-test": {"every": (1, float("inf"))},
     "own-bodies-by-test": {"every": (1, float("inf"))},
     "split-by-spectrum": {"alpha0": (1e-12, 1 - 1e-12), "least": (2, float("inf"))},
     "split-by-norm": {"eps1": (0, float("inf")), "eps2": (0, float("inf")), "least": (2, float("inf"))},
