@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.core.registry import register
-from coterie.methods.backbones import NO_TWIN, Backbone, BackboneMethod
+from coterie.methods.backbones import NO_TWIN, WEIGHT_AFTER_SPLIT, Backbone, BackboneMethod
 from coterie.methods.cfl import NormSplit
 from coterie.methods.fedem import ORDER_HELP, Order
 from coterie.options import option
@@ -55,6 +55,10 @@ class NormSplitBackbone(NormSplit, BackboneMethod):
     @property
     def placing(self) -> Placing:
         return "mixture" if self.backbone in ("fedem", "fedrc") else "least-loss"
+
+    @property
+    def weight_after_split(self) -> float:
+        return 1.0 if self.backbone == "fesem" else WEIGHT_AFTER_SPLIT
 
     def split(self, shared: tuple[str, ...], order: Order = "together") -> Tiers:
         """Return the backbone, split by update cosines."""

@@ -46,7 +46,7 @@ from coterie.core.registry import register
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
 from coterie.learners.minimum import GeneralisedLinear
-from coterie.methods.backbones import NO_TWIN, BackboneMethod
+from coterie.methods.backbones import NO_TWIN, WEIGHT_AFTER_SPLIT, BackboneMethod
 from coterie.methods.base import Method
 from coterie.methods.cfl import HeldOutSplit
 from coterie.methods.fedem import ORDER_HELP, Order
@@ -96,10 +96,10 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
         None, "what separates clients: any shift (ascp) or concepts only (cscp); by default that of the backbone"
     )
     order: Order = option("together", ORDER_HELP)
-    split: Literal["soft", "hard"] | None = option(
+    split: Literal["soft", "hard", "leaning"] | None = option(
         None,
-        "whether a split halves the clients' weights (soft), or sets them to zeros and ones (hard); by default hard, "
-        "but soft with rho",
+        "how a split changes the clients' weights: halves them (soft), sets them to zeros and ones (hard), or sets that "
+        "of a client's part to 0.95 (leaning); by default leaning, but soft with rho and hard with backbone=fesem",
     )
     body: Literal["auto", "shared", "own"] = option(
         "auto",
@@ -146,14 +146,14 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
     def _steps(self) -> tuple[ProcedureStep, ...]:
         removal = (RemoveUnclaimed(self.grace),) if self.remove else ()
         if self.rho is not None:
-            return (*removal, SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters))
+            return (*removal, SplitByGap(self.rho, self._split() != "soft", self.warmup, self.max_clusters))
         merge = (self.held_out_merge(),) if self.merge else ()
         bodies = (
             (OwnBodiesByTest(self.test_every, self.false_splits),)
             if self.body == "auto" and self.backbone != "fedsoft"
             else ()
         )
-        return (*removal, *merge, self.held_out_split(self._hard(), self.warmup), *bodies)
+        return (*removal, *merge, self._held_out_split(), *bodies)
 
     def _assignment(self) -> AssignmentRule:
         if self.backbone in MU:
@@ -165,12 +165,21 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
             )
         return NearestParameters() if self.backbone == "fesem" else PersonalEM()
 
-    def _hard(self) -> bool:
-        """Return whether a split sets the clients' weights to zeros and ones."""
-        if self.backbone == "fesem" and self.split == "soft":
+    def _held_out_split(self) -> ProcedureStep:
+        found = self._split()
+        return self.held_out_split(found != "soft", self.warmup, share=WEIGHT_AFTER_SPLIT if found == "leaning" else 1.0)
+
+    def _split(self) -> Literal["soft", "hard", "leaning"]:
+        """Return how a split changes the clients' weights."""
+        if self.backbone == "fesem" and self.split in ("soft", "leaning"):
             raise ConfigError(
-                "hcfl+: split=soft halves weights, but with backbone fesem every client has one cluster: leave split "
-                "out"
+                f"hcfl+: split={self.split} divides weights, but with backbone fesem every client has one cluster: "
+                "leave split out"
             )
-        by_default = "hard" if self.backbone == "fesem" or self.rho is None else "soft"
-        return (self.split or by_default) == "hard"
+        if self.rho is not None and self.split == "leaning":
+            raise ConfigError("hcfl+: split=leaning applies to splits by tests only: use soft or hard, or leave rho out")
+        if self.split is not None:
+            return self.split
+        if self.backbone == "fesem":
+            return "hard"
+        return "leaning" if self.rho is None else "soft"

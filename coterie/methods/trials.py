@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,9 +23,9 @@ from coterie.tiers.view import View
 
 TRIAL_LENGTH = 4
 """Length of training in a trial, in rounds: after a few small steps the models of parts hardly differ."""
-HALVINGS = int(os.environ.get("HALV", "4"))
+HALVINGS = 4
 """Number of random halvings of the samples in a test of splits, whose evidence is pooled."""
-REFINEMENTS = int(os.environ.get("REF", "2"))
+REFINEMENTS = 4
 """Number of times that the members of two parts move to the part whose model fits them better."""
 
 

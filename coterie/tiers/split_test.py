@@ -317,7 +317,10 @@ class SplitByTest(ProcedureStep):
     max_clusters: int | None = None
     """Largest number of clusters; None for no limit."""
     hard: bool = True
-    """Whether a split sets the clients' weights to zeros and ones; otherwise it halves them and training decides."""
+    """Whether a split moves the members' weights to their parts; otherwise it halves them and training decides."""
+    share: float = 1.0
+    """If hard: share of a member's weight that its part receives. The rest stays divided equally among the parts, so
+    that training can still correct the split."""
     most: int = MAX_COMPARED
     """Largest number of members that are compared with each other; the others join the nearer part."""
     splits: ClassVar[bool] = True
@@ -342,7 +345,7 @@ class SplitByTest(ProcedureStep):
         view.statistics.extend(test.statistic for test in tests)
         accepted = sorted((test for test in tests if test.accepted), key=lambda test: test.p)
         chosen = sorted(accepted[: int(min(room, len(accepted)))], key=lambda test: test.cluster)
-        return split(view, [Cut(test.cluster, test.parts, test.sentence) for test in chosen], self.hard)
+        return split(view, [Cut(test.cluster, test.parts, test.sentence) for test in chosen], self.hard, self.share)
 
 
 @register("merge-by-test")
