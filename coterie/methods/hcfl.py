@@ -88,7 +88,7 @@ class HCFL(NormSplitBackbone):
     """
 
     summary: ClassVar[str] = "a backbone whose number of clusters grows as in CFL, with a whole model for each cluster"
-    learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")
+    learners: ClassVar[tuple[str, ...] | None] = ("linear", "logistic", "mlp", "cnn", "module")
     no_twin: ClassVar[str] = "but not with backbone fedsoft, whose clients keep personal models"
 
     def tiers(self) -> Tiers:
