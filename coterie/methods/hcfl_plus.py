@@ -98,8 +98,8 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
     order: Order = option("together", ORDER_HELP)
     split: Literal["soft", "hard", "leaning"] | None = option(
         None,
-        "how a split changes the clients' weights: halves them (soft), sets them to zeros and ones (hard), or sets that "
-        "of a client's part to 0.95 (leaning); by default leaning, but soft with rho and hard with backbone=fesem",
+        "how a split changes the clients' weights: halves them (soft), sets them to zeros and ones (hard), or gives "
+        "95 % to the client's part (leaning); by default leaning, but soft with rho and hard with backbone=fesem",
     )
     body: Literal["auto", "shared", "own"] = option(
         "auto",
@@ -167,7 +167,9 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
 
     def _held_out_split(self) -> ProcedureStep:
         found = self._split()
-        return self.held_out_split(found != "soft", self.warmup, share=WEIGHT_AFTER_SPLIT if found == "leaning" else 1.0)
+        return self.held_out_split(
+            found != "soft", self.warmup, share=WEIGHT_AFTER_SPLIT if found == "leaning" else 1.0
+        )
 
     def _split(self) -> Literal["soft", "hard", "leaning"]:
         """Return how a split changes the clients' weights."""
@@ -177,7 +179,9 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
                 "leave split out"
             )
         if self.rho is not None and self.split == "leaning":
-            raise ConfigError("hcfl+: split=leaning applies to splits by tests only: use soft or hard, or leave rho out")
+            raise ConfigError(
+                "hcfl+: split=leaning applies to splits by tests only: use soft or hard, or leave rho out"
+            )
         if self.split is not None:
             return self.split
         if self.backbone == "fesem":

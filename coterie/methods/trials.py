@@ -44,7 +44,9 @@ class RoundTrials:
         """Return the test of every cluster with at least `least` members that have two samples."""
         models = Clusters(view.clusters.all_models(), view.K)
         found = [each._compared_parts(view, models, partings, least, most) for each in self._halvings()]
-        tests = [self._best_split(view, k, partings, [each[k] for each in found if k in each], level) for k in range(view.K)]
+        tests = [
+            self._best_split(view, k, partings, [each[k] for each in found if k in each], level) for k in range(view.K)
+        ]
         return [test for test in tests if test is not None]
 
     def _halvings(self) -> Sequence[RoundTrials]:

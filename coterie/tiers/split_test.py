@@ -89,15 +89,17 @@ class SplitTest:
     @property
     def sentence(self) -> str:
         """The figures in words."""
+        expected = "" if self.expected is None else f", {self.expected:.3g} expected with all samples"
         return (
-            f"held-out loss {self.loss:.3g}, gain by {self.change} {self.gain:.3g} (standard error {self.error:.2g}), "
-            f"held-out loss {self.loss:.3g}, gain of {self.change} {self.gain:.3g} (standard error {self.error:.2g}), "
+            f"held-out loss {self.loss:.3g}, gain of {self.change} {self.gain:.3g} (standard error {self.error:.2g})"
+            f"{expected}, p {self.p:.2g}, level {self.level:.2g}"
         )
 
     @property
     def expectation(self) -> Statistic:
         """The expected gain as a statistic for the record: two clusters merge if it is not above zero."""
-        return replace(self.statistic, name="expected gain", value=self.expected or 0.0, threshold=0.0)
+        text = self.sentence.rpartition(", p ")[0]
+        return replace(self.statistic, name="expected gain", value=self.expected or 0.0, threshold=0.0, text=text)
 
     @property
     def statistic(self) -> Statistic:
@@ -181,7 +183,9 @@ class HeldOut:
         """
         moves = self.members[self.on_all[:, 2] < self.on_all[:, 1]]
         stay = [part[~np.isin(part, moves)] for part in self.parts]
-        placed = [np.union1d(own, np.intersect1d(other, moves)) for own, other in zip(stay, self.parts[::-1], strict=True)]
+        placed = [
+            np.union1d(own, np.intersect1d(other, moves)) for own, other in zip(stay, self.parts[::-1], strict=True)
+        ]
         return placed if min(map(len, placed)) >= MIN_PART_SIZE else self.parts
 
     def agreement(self, samples: Floats) -> Floats:
@@ -217,7 +221,9 @@ def split_test(cluster: int, halvings: Sequence[HeldOut], sizes: Mapping[int, in
     apart = _mean_test(np.mean([each.agreement(samples) for each in known], axis=0), samples)
     loss = float(samples @ np.mean([each.losses[:, 0] for each in known], axis=0) / samples.sum())
     best = max(known, key=lambda each: float(samples @ each.gains))
-    return SplitTest(cluster, len(members), gained.mean, gained.error, loss, apart.p, level, best.placed(), expected=expected)
+    return SplitTest(
+        cluster, len(members), gained.mean, gained.error, loss, apart.p, level, best.placed(), expected=expected
+    )
 
 
 @dataclass(frozen=True)
@@ -375,7 +381,7 @@ class MergeByTest(ProcedureStep):
         new = [NewCluster((k,)) for k in range(view.K) if all(k not in pair for pair in found)]
         new += [NewCluster(pair, "average") for pair in found]
         new.sort(key=lambda cluster: cluster.parents[0])
-        why = "; ".join(f"{one} and {two}: {test.sentence}" for (one, two), test in found.items())
+        why = "; ".join(f"{one} and {two}: {test.expectation.text}" for (one, two), test in found.items())
         return Regroup(tuple(new), "merge", why)
 
 
