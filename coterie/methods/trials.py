@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.federation import positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
+from coterie.learners.minimum import GeneralisedLinear
 from coterie.methods.exchanges import Cost
 from coterie.methods.run import Run
 from coterie.tiers.landmarks import Floats, assign_to_nearest_part
@@ -25,6 +27,9 @@ TRIAL_LENGTH = 4
 """Length of training in a trial, in rounds: after a few small steps the models of parts hardly differ."""
 HALVINGS = 4
 """Number of random halvings of the samples in a test of splits, whose evidence is pooled."""
+CLEAR_GAIN = 4.0
+"""Least gain of a split of networks, in standard errors. After the few rounds of a trial a network is far from its
+optimum, and separate models may gain for a while only; linear models are near their optimum."""
 REFINEMENTS = 4
 """Number of times that the members of two parts move to the part whose model fits them better."""
 
@@ -90,7 +95,8 @@ class RoundTrials:
         """Return the test of the best parting of a cluster; None if there is none."""
         sizes = self._held_out_sizes(view)
         halvings = {name: [each[name] for each in found if name in each] for name in partings}
-        tests = [split_test(k, own, sizes, level) for own in halvings.values() if own]
+        least = -math.inf if isinstance(self.run.learner, GeneralisedLinear) else CLEAR_GAIN
+        tests = [split_test(k, own, sizes, level, least) for own in halvings.values() if own]
         known = [test for test in tests if test is not None]
         return min(known, key=lambda test: (not test.accepted, test.p), default=None)
 

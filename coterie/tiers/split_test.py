@@ -75,6 +75,8 @@ class SplitTest:
     """The tested change, for the record."""
     expected: float | None = None
     """Estimated gain if the models are trained on all samples; None if it was not estimated."""
+    least: float = -math.inf
+    """Smallest gain that counts, in standard errors."""
 
     @property
     def accepted(self) -> bool:
@@ -84,7 +86,7 @@ class SplitTest:
     @property
     def lowers_loss(self) -> bool:
         """Whether separate models are expected to lower the loss."""
-        return (self.gain if self.expected is None else self.expected) > 0
+        return (self.gain if self.expected is None else self.expected) > 0 and self.gain >= self.least * self.error
 
     @property
     def sentence(self) -> str:
@@ -196,7 +198,9 @@ class HeldOut:
         return found
 
 
-def split_test(cluster: int, halvings: Sequence[HeldOut], sizes: Mapping[int, int], level: float) -> SplitTest | None:
+def split_test(
+    cluster: int, halvings: Sequence[HeldOut], sizes: Mapping[int, int], level: float, least: float = -math.inf
+) -> SplitTest | None:
     """Return the test of a division of a cluster in two, from several halvings of its members' samples.
 
     Each halving has its own parts. The figures of a client are means over the halvings.
@@ -206,6 +210,7 @@ def split_test(cluster: int, halvings: Sequence[HeldOut], sizes: Mapping[int, in
         halvings: Held-out losses for each halving, at least one.
         sizes: Number of held-out samples of each member.
         level: Level of the test.
+        least: Smallest gain that counts, in standard errors.
 
     Returns:
         The test with the parts of the halving of the largest gain; None if fewer than two members sent losses in all
@@ -221,9 +226,8 @@ def split_test(cluster: int, halvings: Sequence[HeldOut], sizes: Mapping[int, in
     apart = _mean_test(np.mean([each.agreement(samples) for each in known], axis=0), samples)
     loss = float(samples @ np.mean([each.losses[:, 0] for each in known], axis=0) / samples.sum())
     best = max(known, key=lambda each: float(samples @ each.gains))
-    return SplitTest(
-        cluster, len(members), gained.mean, gained.error, loss, apart.p, level, best.placed(), expected=expected
-    )
+    tested = SplitTest(cluster, len(members), gained.mean, gained.error, loss, apart.p, level, best.placed())
+    return replace(tested, expected=expected, least=least)
 
 
 @dataclass(frozen=True)
