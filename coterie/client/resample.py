@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.core.keys import Purpose, keys_for_clients, shuffled
+from coterie.core.keys import Purpose, Words, fold, keys_for_clients, shuffled
 from coterie.core.shard import Shard, spans
 
 
@@ -29,17 +29,24 @@ def fresh_parts(shard: Shard, seed: int, round_: int, rounds: int) -> tuple[Shar
     return choosing, training
 
 
-def halves(shard: Shard, seed: int, round_: int) -> tuple[Shard, Shard]:
+def halves(shard: Shard, seed: int, round_: int, draw: int = 0) -> tuple[Shard, Shard]:
     """Return two random halves of each client's samples, different in every round; an odd sample is in neither.
 
     Args:
         shard: Training samples of the clients.
         seed: Seed of the run.
         round_: Number of the round.
+        draw: Number of the halving in this round, from 0.
     """
-    order = shuffled(keys_for_clients(seed, Purpose.HALVES, round_, shard.hashes), shard.sizes)
+    order = shuffled(keys_of_halves(shard, seed, round_, draw), shard.sizes)
     rows = order + np.repeat(shard.starts, shard.sizes)
     size = shard.sizes // 2
     first = np.cumsum(shard.sizes) - shard.sizes
     one, other = (shard.gather(rows[spans(start, size)], size) for start in (first, first + size))
     return one, other
+
+
+def keys_of_halves(shard: Shard, seed: int, round_: int, draw: int) -> Words:
+    """Return the key of each client for a halving of its samples, (m,)."""
+    keys = keys_for_clients(seed, Purpose.HALVES, round_, shard.hashes)
+    return fold(keys, draw) if draw else keys

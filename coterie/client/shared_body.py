@@ -24,6 +24,7 @@ from coterie.learners.heads import (
     head_losses,
     heads_of,
 )
+from coterie.learners.minimum import GeneralisedLinear
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,20 @@ def features_under(work: ClientRound, block: Block, slots: Tensor) -> Tensor | N
     distance = work.settings.distance
     if distance is None or distance.needs != "features":
         return None
-    return with_features(work.learner).features(take_rows(work.broadcast.clusters.params, slots), block.x)
+    return compared_features(work.learner, take_rows(work.broadcast.clusters.params, slots), block.x)
+
+
+def compared_features(learner: Learner, theta: Params, x: Tensor) -> Tensor:
+    """Return the features by which clients are compared, (B, n, d): the inputs of the last layer of their models.
+
+    A linear model has no other layer, so these are the samples themselves.
+
+    Args:
+        learner: Model family.
+        theta: Model of each client, {name: (B, ...)}.
+        x: Samples of each client, (B, n, ...).
+    """
+    return x.flatten(2) if isinstance(learner, GeneralisedLinear) else with_features(learner).features(theta, x)
 
 
 def with_features(learner: Learner) -> WithFeatures:

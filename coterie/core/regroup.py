@@ -99,6 +99,8 @@ class Regroup:
     hard: bool = False
     """Whether the named members of a new cluster belong to this cluster only. Otherwise the weights of clients follow
     the parents, and named members determine the new models only."""
+    share: float = 1.0
+    """If hard: share of a named member's weight that its new cluster receives. The rest follows the parents."""
     own_bodies: bool = False
     """Whether every cluster gets its own copy of the shared body and trains it separately afterwards."""
 
@@ -207,7 +209,8 @@ class Regroup:
     def flows(self, clients: Sequence[ClientId], old: int) -> Tensor:
         """Return for each client the matrix that converts weights over old to new clusters, (m, K old, K new).
 
-        Weights follow `shares`, except that the whole weight of a named member of a hard regroup is in its new cluster.
+        Weights follow `shares`, except that `share` of the weight of a named member of a hard regroup is in its new
+        cluster.
 
         Args:
             clients: Ids of the m clients.
@@ -215,7 +218,8 @@ class Regroup:
         """
         flows = self.shares(old).repeat(len(clients), 1, 1)
         for at, column in self._named(clients).items():
-            flows[at] = torch.nn.functional.one_hot(torch.tensor(column), self.K)
+            own = torch.nn.functional.one_hot(torch.tensor(column), self.K)
+            flows[at] = self.share * own + (1 - self.share) * flows[at]
         return flows
 
     def map_weights(self, weights: Tensor) -> Tensor:

@@ -153,7 +153,7 @@ class Share(RegroupRule):
 @register("share-by-member")
 @dataclass(frozen=True)
 class ShareByMember(RegroupRule):
-    """Like `Share`, but the whole amount of a named member of a hard regroup goes to its new cluster."""
+    """Like `Share`, but the amount of a named member of a hard regroup goes to its new cluster (or most of it)."""
 
     needs: ClassVar[tuple[Axis, ...]] = ("client", "cluster")
     resizes: ClassVar[bool] = True

@@ -30,6 +30,8 @@ Backbone = Literal["fedem", "fedrc", "fesem", "fedsoft"]
 PULL = 0.1
 """Default strength of the pull of backbone fedsoft (lambda)."""
 NO_TWIN = "but not with order=heads-first, nor with backbone fedsoft, whose clients keep personal heads"
+WEIGHT_AFTER_SPLIT = 0.9
+"""Share of a client's weight that its part of a split receives; with the rest, training can correct the split."""
 AVERAGING: Mapping[Backbone, Literal["members", "all", "responsibility"]] = {
     "fedem": "responsibility",
     "fedrc": "responsibility",

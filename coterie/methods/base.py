@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from coterie.core.dataset import Profile
 from coterie.core.registry import Registered, find_member
 from coterie.core.state import ServerState
 from coterie.errors import ConfigError
@@ -139,6 +140,13 @@ class Method(Registered, family="method"):
         if not self.exchanges:
             return {}
         return {**self.initializer.reveals_rows, **(self.tiers().reveals() if self.trains else {})}
+
+    @classmethod
+    def usual_learner(cls, profile: Profile) -> str:
+        """Return the model family of runs for which the user chose none."""
+        usual = "linear" if profile.classes is None else "logistic"
+        supported = cls.learners or (usual,)
+        return "mlp" if usual not in supported and "mlp" in supported else usual
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:

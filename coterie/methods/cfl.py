@@ -53,7 +53,11 @@ class HeldOutSplit:
     max_clusters: int | None = option(None, "largest number of clusters", low=1)
 
     def held_out_split(
-        self, hard: bool = True, warmup: int = 0, partings: tuple[Parting, ...] = ("distance", "updates")
+        self,
+        hard: bool = True,
+        warmup: int = 0,
+        partings: tuple[Parting, ...] = ("distance", "updates"),
+        share: float = 1.0,
     ) -> SplitByTest:
         """Return the step of the procedure."""
         return SplitByTest(
@@ -63,6 +67,7 @@ class HeldOutSplit:
             rate=self.false_splits,
             max_clusters=self.max_clusters,
             hard=hard,
+            share=share,
         )
 
     def held_out_merge(self) -> MergeByTest:
@@ -99,6 +104,11 @@ class NormSplit(HeldOutSplit):
         low=0,
     )
 
+    @property
+    def weight_after_split(self) -> float:
+        """Share of a member's weight that its part of a split receives; 1 if every client has one cluster."""
+        return 1.0
+
     def norm_split(self) -> ProcedureStep:
         """Return the step of the procedure.
 
@@ -111,7 +121,7 @@ class NormSplit(HeldOutSplit):
                 raise ConfigError(
                     f"{given} applies to splits by norms only: set eps1 and eps2 too, or leave {given} out"
                 )
-            return self.held_out_split(warmup=self.warmup or 0)
+            return self.held_out_split(warmup=self.warmup or 0, share=self.weight_after_split)
         return SplitByNorm(
             PAPER_EPS1 if self.eps1 is None else self.eps1,
             PAPER_EPS2 if self.eps2 is None else self.eps2,

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.core.registry import register
-from coterie.methods.backbones import NO_TWIN, Backbone, BackboneMethod
+from coterie.methods.backbones import NO_TWIN, WEIGHT_AFTER_SPLIT, Backbone, BackboneMethod
 from coterie.methods.cfl import NormSplit
 from coterie.methods.fedem import ORDER_HELP, Order
 from coterie.options import option
@@ -56,6 +56,10 @@ class NormSplitBackbone(NormSplit, BackboneMethod):
     def placing(self) -> Placing:
         return "mixture" if self.backbone in ("fedem", "fedrc") else "least-loss"
 
+    @property
+    def weight_after_split(self) -> float:
+        return 1.0 if self.backbone == "fesem" else WEIGHT_AFTER_SPLIT
+
     def split(self, shared: tuple[str, ...], order: Order = "together") -> Tiers:
         """Return the backbone, split by update cosines."""
         by_norms = self.eps1 is not None or self.eps2 is not None
@@ -84,7 +88,7 @@ class HCFL(NormSplitBackbone):
     """
 
     summary: ClassVar[str] = "a backbone whose number of clusters grows as in CFL, with a whole model for each cluster"
-    learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")
+    learners: ClassVar[tuple[str, ...] | None] = ("linear", "logistic", "mlp", "cnn", "module")
     no_twin: ClassVar[str] = "but not with backbone fedsoft, whose clients keep personal models"
 
     def tiers(self) -> Tiers:

@@ -37,13 +37,16 @@ Equation 4 is read with index n on weights and likelihoods of the denominator; 6
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from coterie.core.dataset import Profile
 from coterie.core.registry import register
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
-from coterie.methods.backbones import NO_TWIN, BackboneMethod
+from coterie.learners.minimum import GeneralisedLinear
+from coterie.methods.backbones import NO_TWIN, WEIGHT_AFTER_SPLIT, BackboneMethod
 from coterie.methods.base import Method
 from coterie.methods.cfl import HeldOutSplit
 from coterie.methods.fedem import ORDER_HELP, Order
@@ -57,6 +60,8 @@ from coterie.tiers.split_test import OwnBodiesByTest
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
 """Default mu-tilde of each backbone that uses it, as in the paper's tables."""
+FEW_FEATURES = 50
+"""Largest number of features for which the model is linear if the user chooses none."""
 
 
 @register("hcfl+")
@@ -91,15 +96,16 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
         None, "what separates clients: any shift (ascp) or concepts only (cscp); by default that of the backbone"
     )
     order: Order = option("together", ORDER_HELP)
-    split: Literal["soft", "hard"] | None = option(
+    split: Literal["soft", "hard", "leaning"] | None = option(
         None,
-        "whether a split halves the clients' weights (soft), or sets them to zeros and ones (hard); by default hard, "
-        "but soft with rho",
+        "how a split changes the clients' weights: halves them (soft), sets them to zeros and ones (hard), or gives "
+        "95 % to the client's part (leaning); by default leaning, but soft with rho and hard with backbone=fesem",
     )
-    body: Literal["auto", "shared"] = option(
+    body: Literal["auto", "shared", "own"] = option(
         "auto",
-        "whether all clusters share one body (shared, as in the paper), or each gets its own once a test on held-out "
-        "halves finds this better (auto, if such tests decide about splits)",
+        "whether all clusters share one body (shared, as in the paper), each has its own (own), or each gets its own "
+        "once a test on held-out halves finds this better (auto, if such tests decide about splits); a linear model "
+        "has no body, and each cluster has a whole model",
     )
     merge: bool = option(True, "whether clusters that do not need separate models merge, by tests on held-out halves")
     remove: bool = option(True, "whether clusters to which no client gives its largest weight are removed")
@@ -107,12 +113,20 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
     warmup: int = option(0, "number of rounds before the first split", low=0)
 
     summary: ClassVar[str] = "one body and as many heads as the data needs, split by class prototypes"
-    learners: ClassVar[tuple[str, ...] | None] = ("mlp", "cnn", "module")
+    learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")
     no_twin: ClassVar[str] = NO_TWIN
+
+    @classmethod
+    def usual_learner(cls, profile: Profile) -> str:
+        """Return logistic for a few features, which a hidden layer hardly improves, and mlp for more, as of images."""
+        few = profile.classes is not None and math.prod(profile.features) <= FEW_FEATURES
+        return "logistic" if few else "mlp"
 
     def for_learner(self, learner: Learner) -> Method:
         if learner.classes is None:
             raise ConfigError("hcfl+ compares the features of classes, but this is a regression: use fedem")
+        if isinstance(learner, GeneralisedLinear) and self.body == "auto":
+            return replace(self, body="own").for_learner(learner)
         return super().for_learner(learner)
 
     @property
@@ -125,21 +139,21 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
             self._assignment(),
             Procedure(self._steps()),
             Prototypes(self.principle or by_default),
-            ("body",),
+            () if self.body == "own" else ("body",),
             self.order,
         )
 
     def _steps(self) -> tuple[ProcedureStep, ...]:
         removal = (RemoveUnclaimed(self.grace),) if self.remove else ()
         if self.rho is not None:
-            return (*removal, SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters))
+            return (*removal, SplitByGap(self.rho, self._split() != "soft", self.warmup, self.max_clusters))
         merge = (self.held_out_merge(),) if self.merge else ()
         bodies = (
             (OwnBodiesByTest(self.test_every, self.false_splits),)
             if self.body == "auto" and self.backbone != "fedsoft"
             else ()
         )
-        return (*removal, *merge, self.held_out_split(self._hard(), self.warmup), *bodies)
+        return (*removal, *merge, self._held_out_split(), *bodies)
 
     def _assignment(self) -> AssignmentRule:
         if self.backbone in MU:
@@ -151,12 +165,25 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
             )
         return NearestParameters() if self.backbone == "fesem" else PersonalEM()
 
-    def _hard(self) -> bool:
-        """Return whether a split sets the clients' weights to zeros and ones."""
-        if self.backbone == "fesem" and self.split == "soft":
+    def _held_out_split(self) -> ProcedureStep:
+        found = self._split()
+        return self.held_out_split(
+            found != "soft", self.warmup, share=WEIGHT_AFTER_SPLIT if found == "leaning" else 1.0
+        )
+
+    def _split(self) -> Literal["soft", "hard", "leaning"]:
+        """Return how a split changes the clients' weights."""
+        if self.backbone == "fesem" and self.split in ("soft", "leaning"):
             raise ConfigError(
-                "hcfl+: split=soft halves weights, but with backbone fesem every client has one cluster: leave split "
-                "out"
+                f"hcfl+: split={self.split} divides weights, but with backbone fesem every client has one cluster: "
+                "leave split out"
             )
-        by_default = "hard" if self.backbone == "fesem" or self.rho is None else "soft"
-        return (self.split or by_default) == "hard"
+        if self.rho is not None and self.split == "leaning":
+            raise ConfigError(
+                "hcfl+: split=leaning applies to splits by tests only: use soft or hard, or leave rho out"
+            )
+        if self.split is not None:
+            return self.split
+        if self.backbone == "fesem":
+            return "hard"
+        return "leaning" if self.rho is None else "soft"

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.tasks.half_losses import HalfLosses
+from coterie.client.tasks.half_losses import HALVES, HalfLosses
 from coterie.client.tasks.half_update import HalfUpdate
 from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.federation import positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
+from coterie.learners.minimum import GeneralisedLinear
 from coterie.methods.exchanges import Cost
 from coterie.methods.run import Run
 from coterie.tiers.landmarks import Floats, assign_to_nearest_part
-from coterie.tiers.split_test import MIN_PART_SIZE, Parting, SplitTest, bipartition_by, split_test
+from coterie.tiers.split_test import MIN_PART_SIZE, HeldOut, Parting, SplitTest, bipartition_by, gain_test, split_test
 from coterie.tiers.view import View
 
 TRIAL_LENGTH = 4
 """Length of training in a trial, in rounds: after a few small steps the models of parts hardly differ."""
-REFINEMENTS = 2
+HALVINGS = 4
+"""Number of random halvings of the samples in a test of splits, whose evidence is pooled."""
+CLEAR_GAIN = 4.0
+"""Least gain of a split of networks, in standard errors. After the few rounds of a trial a network is far from its
+optimum, and separate models may gain for a while only; linear models are near their optimum."""
+REFINEMENTS = 4
 """Number of times that the members of two parts move to the part whose model fits them better."""
 
 
@@ -33,51 +40,102 @@ class RoundTrials:
 
     run: Run
     cost: Cost = field(default_factory=Cost)
+    draw: int = 0
+    """Number of the halving of the clients' samples."""
 
     def split_tests(
         self, view: View, partings: Sequence[Parting], least: int, most: int, level: float
     ) -> Sequence[SplitTest]:
         """Return the test of every cluster with at least `least` members that have two samples."""
         models = Clusters(view.clusters.all_models(), view.K)
+        found = [each._compared_parts(view, models, partings, least, most) for each in self._halvings()]
+        tests = [
+            self._best_split(view, k, partings, [each[k] for each in found if k in each], level) for k in range(view.K)
+        ]
+        return [test for test in tests if test is not None]
+
+    def _halvings(self) -> Sequence[RoundTrials]:
+        """Return the trials with each of several halvings of the clients' samples."""
+        return [replace(self, draw=draw) for draw in range(HALVINGS)]
+
+    def _held_out_sizes(self, view: View) -> Mapping[int, int]:
+        """Return the number of held-out samples of each client, by its index in `View.answered`."""
+        return {place: int(size) // 2 for place, size in enumerate(self.run.federation.sizes[view.answered])}
+
+    def _compared_parts(
+        self, view: View, models: Clusters, partings: Sequence[Parting], least: int, most: int
+    ) -> Mapping[int, Mapping[Parting, HeldOut]]:
+        """Return the held-out losses of every cluster that can be divided, for each parting, from one halving."""
         rows = self._updates(view, models, torch.arange(view.K))
-        candidates = []
+        candidates, names = [], []
         for k in range(view.K):
             members = rows.among(view.members(k))
             if len(members) < least:
                 continue
             own = rows.at(members)
-            found = [self._divide(parting, own, most) for parting in partings]
-            parts = [(members[one], members[two]) for one, two in found if min(len(one), len(two)) >= MIN_PART_SIZE]
+            found = {parting: self._divide(parting, own, most) for parting in partings}
+            parts = {n: (members[one], members[two]) for n, (one, two) in found.items() if _both_large(one, two)}
             if parts:
-                candidates.append(self._candidate(view, rows, k, members, parts))
+                candidates.append(self._candidate(view, rows, k, members, list(parts.values())))
+                names.append(tuple(parts))
         for _ in range(REFINEMENTS):
             candidates = self._refined(view, models, rows, candidates)
-        return list(self._compare(view, models, candidates, level))
+        losses = self._held_out_losses(view, models, candidates)
+        return {
+            one.model: {
+                parting: _held_out(losses, parts, (0, 1 + 2 * at, 2 + 2 * at))
+                for at, (parting, parts) in enumerate(zip(own, one.parts, strict=True))
+            }
+            for one, own in zip(candidates, names, strict=True)
+        }
 
-    def merge_tests(self, view: View, level: float) -> Sequence[tuple[tuple[int, int], SplitTest]]:
+    def _best_split(
+        self, view: View, k: int, partings: Sequence[Parting], found: Sequence[Mapping[Parting, HeldOut]], level: float
+    ) -> SplitTest | None:
+        """Return the test of the best parting of a cluster; None if there is none."""
+        sizes = self._held_out_sizes(view)
+        halvings = {name: [each[name] for each in found if name in each] for name in partings}
+        least = -math.inf if isinstance(self.run.learner, GeneralisedLinear) else CLEAR_GAIN
+        tests = [split_test(k, own, sizes, level, least) for own in halvings.values() if own]
+        known = [test for test in tests if test is not None]
+        return min(known, key=lambda test: (not test.accepted, test.p), default=None)
+
+    def merge_tests(self, view: View) -> Sequence[tuple[tuple[int, int], SplitTest]]:
         """Return the test of every pair of nearest clusters that have enough members with two samples.
 
         The common model is the mean of both models plus the mean update of all members; the models of the parts are the
         same mean plus the mean update of one cluster's members.
         """
-        like = view.clusters.all_models()
-        vectors = flat(like).double().cpu()
+        vectors = flat(view.clusters.all_models()).double().cpu()
         counts = torch.bincount(self._own(view)[torch.from_numpy(self._testable(view))], minlength=view.K)
         pairs = nearest_pairs(vectors, [k for k in range(view.K) if counts[k] >= MIN_PART_SIZE])
         if not pairs:
             return []
+        found = [each._compared_pairs(view, pairs) for each in self._halvings()]
+        tests = []
+        for row, (one, two) in enumerate(pairs):
+            halvings = [each[row] for each in found if row in each]
+            test = split_test(one, halvings, self._held_out_sizes(view), 1.0) if halvings else None
+            if test is not None:
+                tests.append(((one, two), replace(test, parts=halvings[0].parts, change=f"{two} apart from it")))
+        return tests
+
+    def _compared_pairs(self, view: View, pairs: Sequence[tuple[int, int]]) -> Mapping[int, HeldOut]:
+        """Return the held-out losses of pairs of clusters by their index, from one halving."""
+        like = view.clusters.all_models()
+        vectors = flat(like).double().cpu()
         means = torch.stack([vectors[list(pair)].mean(dim=0) for pair in pairs])
         models, slots = Clusters(_models(means, like), len(pairs)), torch.full((view.K,), -1)
         for row, pair in enumerate(pairs):
             slots[list(pair)] = row
         rows = self._updates(view, models, slots)
         candidates = []
-        for row, (one, two) in enumerate(pairs):
-            parts = (rows.among(view.members(one)), rows.among(view.members(two)))
-            if min(map(len, parts)) >= MIN_PART_SIZE:
+        for row, (first, second) in enumerate(pairs):
+            parts = (rows.among(view.members(first)), rows.among(view.members(second)))
+            if _both_large(*parts):
                 candidates.append(self._candidate(view, rows, row, np.concatenate(parts), [parts]))
-        tests = [(pairs[test.cluster], test) for test in self._compare(view, models, candidates, level)]
-        return [(pair, replace(test, cluster=pair[0], change=f"{pair[1]} apart from it")) for pair, test in tests]
+        losses = self._held_out_losses(view, models, candidates)
+        return {one.model: _held_out(losses, one.parts[0], (0, 1, 2)) for one in candidates}
 
     def body_test(self, view: View, level: float) -> SplitTest | None:
         """Return the test of separate bodies for the clusters; None if fewer than two clients answered.
@@ -99,8 +157,13 @@ class RoundTrials:
             own = self._mean(view, rows, places) if len(places) else torch.zeros_like(start)
             vectors += [start + torch.where(of_body.cpu(), overall, own), start + own]
         models = Clusters(_models(torch.stack(vectors), like), len(vectors))
-        losses = self._ask(HalfLosses(self.run.seed), view, models, slots, answered, {})
-        return self._test(view, losses, 0, parts, 1, level, "separate bodies")
+        losses = self._ask(HalfLosses(self.run.seed, draw=self.draw), view, models, slots, answered, {})
+        members = losses.among(answered)  # clients without a row had infinite losses
+        if len(members) < MIN_PART_SIZE:
+            return None
+        held_out: Floats = losses.at(members)["held_out"].numpy()
+        samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
+        return gain_test(0, parts, held_out, samples, level, "separate bodies")
 
     def _refined(self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Move every member to the part whose model has the lowest loss on the half of its samples that trained it.
@@ -117,14 +180,14 @@ class RoundTrials:
                 sent = first + 1 + 2 * min(parting, len(one.parts) - 1)
                 slots[torch.from_numpy(one.members), 2 * parting : 2 * parting + 2] = torch.tensor([sent, sent + 1])
         places = np.concatenate([one.members for one in candidates])
-        losses = self._ask(HalfLosses(self.run.seed, on_trained=True), view, params, slots, places, {})
+        losses = self._ask(HalfLosses(self.run.seed, draw=self.draw), view, params, slots, places, {})
         found = []
         for one in candidates:
             answered = losses.among(one.members)
             if len(answered) < 2 * MIN_PART_SIZE:
                 found.append(one)
                 continue
-            own = losses.at(answered)["losses"].numpy()
+            own = losses.at(answered)["trained"].numpy()
             nearer = [own[:, 2 * parting] <= own[:, 2 * parting + 1] for parting in range(len(one.parts))]
             parts = [
                 (answered[first], answered[~first])
@@ -151,7 +214,7 @@ class RoundTrials:
         run, tiers = self.run, self.run.tiers
         sent = slots[self._own(view)]
         places = np.array([place for place in self._testable(view) if sent[place] >= 0], dtype=np.int64)
-        task = HalfUpdate(tiers.local.prolonged(TRIAL_LENGTH), run.seed, tiers.distance)
+        task = HalfUpdate(tiers.local.prolonged(TRIAL_LENGTH), run.seed, tiers.distance, self.draw)
         scalars = {"lr": tiers.local.rate(view.round, run.rounds)}
         return self._ask(task, view, models, sent[:, None], places, scalars)
 
@@ -192,50 +255,26 @@ class RoundTrials:
         )
         return both[0], both[1]
 
-    def _compare(
-        self, view: View, models: Clusters, candidates: Sequence[_Candidate], level: float
-    ) -> Iterator[SplitTest]:
-        """Yield the tests of candidates, from losses of the common model and of the parts' models on the other half.
+    def _held_out_losses(self, view: View, models: Clusters, candidates: Sequence[_Candidate]) -> _Rows:
+        """Ask for losses on the other half: of the common model and, for each parting, of the models of both parts.
 
-        A client receives the common model and, for each parting, the model of its own part.
+        A client's own part comes before the other one.
         """
         if not candidates:
-            return
+            return _Rows({}, {})
         params, firsts = self._part_models(models, candidates)
         partings_count = max(len(one.parts) for one in candidates)
-        slots = torch.zeros(len(view.answered), 1 + partings_count, dtype=torch.int64)
+        slots = torch.zeros(len(view.answered), 1 + 2 * partings_count, dtype=torch.int64)
         for one, first in zip(candidates, firsts, strict=True):
             for parting in range(partings_count):
-                for part, places in enumerate(one.parts[min(parting, len(one.parts) - 1)]):
-                    at = torch.from_numpy(places)
+                known = min(parting, len(one.parts) - 1)
+                for part, places in enumerate(one.parts[known]):
+                    at, pair = torch.from_numpy(places), first + 1 + 2 * known
                     slots[at, 0] = first
-                    slots[at, 1 + parting] = first + 1 + 2 * min(parting, len(one.parts) - 1) + part
+                    slots[at, 1 + 2 * parting] = pair + part
+                    slots[at, 2 + 2 * parting] = pair + 1 - part
         places = np.concatenate([part for one in candidates for part in one.parts[0]])
-        losses = self._ask(HalfLosses(self.run.seed), view, params, slots, places, {})
-        for one in candidates:
-            tests = [
-                self._test(view, losses, one.model, parts, 1 + parting, level)
-                for parting, parts in enumerate(one.parts)
-            ]
-            yield from sorted((test for test in tests if test is not None), key=lambda test: test.p)[:1]
-
-    def _test(
-        self,
-        view: View,
-        rows: _Rows,
-        cluster: int,
-        parts: Sequence[Positions],
-        column: int,
-        level: float,
-        change: str = "a split",
-    ) -> SplitTest | None:
-        """Return the test of column 0 of the losses against another column; None with fewer than two clients."""
-        members = rows.among(np.concatenate(parts))  # clients without a row had infinite losses
-        if len(members) < MIN_PART_SIZE:
-            return None
-        losses: Floats = rows.at(members)["losses"].numpy()[:, [0, column]]
-        samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
-        return split_test(cluster, parts, losses, samples, level, change)
+        return self._ask(HalfLosses(self.run.seed, draw=self.draw), view, params, slots, places, {})
 
     def _ask(
         self,
@@ -288,6 +327,17 @@ class _Rows:
     def at(self, places: Sequence[int] | Positions) -> Params:
         """Return the rows of the clients at these indices."""
         return _rows_at(self.rows, np.array([self.places[int(place)] for place in places], dtype=np.int64))
+
+
+def _both_large(one: Positions, two: Positions) -> bool:
+    return min(len(one), len(two)) >= MIN_PART_SIZE
+
+
+def _held_out(rows: _Rows, parts: Sequence[Positions], columns: Sequence[int]) -> HeldOut:
+    """Return these columns of the losses of the members of two parts; clients with infinite losses have no row."""
+    members = rows.among(np.concatenate(parts))
+    trained, held_out = (rows.at(members)[name].numpy()[:, list(columns)] for name in HALVES)
+    return HeldOut(parts, members, held_out, trained + held_out)
 
 
 def _rows_at(rows: Params, places: Positions) -> Params:

@@ -87,7 +87,7 @@ def numbers_of_clusters(run: RunData) -> list[int]:
 
 def answer(records: Sequence[RoundRecord]) -> str:
     """Return text such as `from 1 to 4 clusters by 4 splits and 1 removal, the last after round 31`."""
-    happened = list(_changes(records))
+    happened = [(round_, event) for round_, event in _changes(records) if not _first_clients_in_one_cluster(event)]
     if not happened:
         unchanged = f"{plural(records[-1]['K'], 'cluster')} from the first round to the last"
         return f"{unchanged}: {why_unchanged(records) or 'no step changed that'}"
@@ -99,6 +99,11 @@ def answer(records: Sequence[RoundRecord]) -> str:
     changed = f"from {first} to {plural(last, 'cluster')} by {found}, the last after round {happened[-1][0]}"
     later = closest([record for record in records if record.round + 1 > happened[-1][0]])
     return f"{changed}; since then closest {later}" if later else changed
+
+
+def _first_clients_in_one_cluster(event: Mapping[str, Any]) -> bool:
+    """Return whether clients only took the place of the single empty cluster that waited for the first of them."""
+    return event["kind"] == "arrival" and event["before"] == 1 and event["parents"] == [[]]
 
 
 def why_unchanged(records: Sequence[RoundRecord]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner, has_features
 from coterie.learners.linear import Linear
+from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.network import Network
 from coterie.tiers.assignment import AssignmentRule, EMMixture, PersonalEM, SingleCluster, SoftmaxLoss
 from coterie.tiers.composition import Tiers
@@ -52,7 +53,7 @@ LIMITS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "softmax-loss": {"temperature": (1e-12, float("inf"))},
     "count-shares": {"every": (1, float("inf")), "least": (1e-12, 1)},
     "split-by-gap": {"rho": (0, float("inf")), "least": (2, float("inf")), "warmup": (0, float("inf"))},
-    "merge-by-test": {"least_p": (0, 1), "every": (1, float("inf"))},
+    "merge-by-test": {"every": (1, float("inf"))},
     "own-bodies-by-test": {"every": (1, float("inf"))},
     "split-by-spectrum": {"alpha0": (1e-12, 1 - 1e-12), "least": (2, float("inf"))},
     "split-by-norm": {"eps1": (0, float("inf")), "eps2": (0, float("inf")), "least": (2, float("inf"))},
@@ -93,13 +94,15 @@ def setting_out_of_range(mix: Mix) -> str | None:
     return None
 
 
-def features_without_shared_body(mix: Mix) -> str | None:
-    """Features can be compared only under a common body."""
-    if mix.tiers.distance is None or mix.tiers.distance.needs != "features" or shares_body(mix):
+def features_without_last_layer(mix: Mix) -> str | None:
+    """Features are the inputs of the last layer, or the samples of a linear model."""
+    if mix.tiers.distance is None or mix.tiers.distance.needs != "features":
+        return None
+    if has_features(mix.learner) or isinstance(mix.learner, GeneralisedLinear):
         return None
     return (
-        f"distance {mix.distance} compares features, which is possible only under a body that all clusters share: set "
-        "shared=body"
+        f"distance {mix.distance} compares features, the inputs of one fully connected last layer with a bias, which "
+        f"the learner {mix.learner.spec} does not have: use logistic, mlp, cnn or a module that ends in nn.Linear"
     )
 
 
@@ -379,7 +382,7 @@ REFUSED: tuple[Check, ...] = (
     cosine_step_without_cosines,
     class_distance_without_classes,
     features_not_sent,
-    features_without_shared_body,
+    features_without_last_layer,
     soft_split_without_weights,
     counts_without_mixture,
     ratio_without_classes,

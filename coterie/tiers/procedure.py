@@ -86,15 +86,22 @@ class Cut:
     """Figures that led to the split, for the record."""
 
 
-def split(view: View, cuts: Sequence[Cut], hard: bool) -> Regroup | None:
-    """Return the regroup of these splits: first parts keep the cluster's number, second parts get the next."""
+def split(view: View, cuts: Sequence[Cut], hard: bool, share: float = 1.0) -> Regroup | None:
+    """Return the regroup of these splits: first parts keep the cluster's number, second parts get the next.
+
+    Args:
+        view: Knowledge of the server.
+        cuts: Clusters that are split.
+        hard: Whether the members of a part belong to it.
+        share: Share of a member's weight that its part receives, if hard.
+    """
     if not cuts:
         return None
     new = [NewCluster((j,)) for j in range(view.K)]
     for cut in cuts:
         new[cut.k] = NewCluster((cut.k,), "members", view.ids(cut.parts[0]))
         new.append(NewCluster((cut.k,), "members", view.ids(cut.parts[1])))
-    return Regroup(tuple(new), "split", "; ".join(f"{cut.k}: {cut.why}" for cut in cuts), hard)
+    return Regroup(tuple(new), "split", "; ".join(f"{cut.k}: {cut.why}" for cut in cuts), hard, share)
 
 
 def split_each(view: View, cut: Callable[[View, int], Cut | None], most: int | None, hard: bool) -> Regroup | None:

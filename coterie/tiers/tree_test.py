@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coterie.core.shard import Positions
 from coterie.tiers.landmarks import Floats
-from coterie.tiers.split_test import ERROR_RATE, MIN_PART_SIZE, SplitTest, split_test
+from coterie.tiers.split_test import ERROR_RATE, MIN_PART_SIZE, SplitTest, gain_test
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _tested(
     together = np.concatenate(parts)
     whole = _distances(together, within, across)
     own = np.concatenate([_distances(part, within, across) for part in parts])
-    return split_test(number, parts, np.stack([whole, own], axis=1), samples[together], level)
+    return gain_test(number, parts, np.stack([whole, own], axis=1), samples[together], level)
 
 
 def _distances(members: Positions, within: Floats, across: Floats) -> Floats:

@@ -494,12 +494,10 @@ def _is_random(kind: type[Method], values: Mapping[str, Any]) -> bool:
 def _learner_choice(
     learner: LearnerChoice | None, settings: RunSettings, data: ClientDirectory, method: type[Method]
 ) -> LearnerChoice:
-    """Return the user's learner; else linear or logistic, or mlp for methods of networks."""
+    """Return the user's learner, or the usual one of the method."""
     chosen = settings.learner if learner is None else learner
     if chosen is None or (isinstance(chosen, str) and not chosen):
-        usual = "linear" if data.profile.classes is None else "logistic"
-        supported = method.learners or (usual,)
-        return "mlp" if usual not in supported and "mlp" in supported else usual
+        return method.usual_learner(data.profile)
     return chosen
 
 

@@ -10,9 +10,11 @@ from scipy.spatial.distance import squareform
 from torch import nn
 
 import coterie
-from coterie.core.dataset import FederatedDataset
+from coterie.client.shared_body import compared_features
+from coterie.core.dataset import FederatedDataset, Profile
 from coterie.core.keys import hash_ids
-from coterie.methods import find_method
+from coterie.learners import make_learner
+from coterie.methods import HCFLPlus, find_method
 from coterie.testing.checks import small_federation
 from coterie.training.fitting import execute, initialize
 from coterie.training.planning import prepare
@@ -241,14 +243,34 @@ def test_a_penalty_that_heads_would_ignore_is_refused():
         coterie.fit(small_federation("mlp"), "hcfl+", learner="mlp:hidden=6,l2=0.1")
 
 
-def test_a_learner_without_a_body_is_refused():
-    with pytest.raises(coterie.errors.ConfigError, match="logistic"):
-        coterie.fit(small_federation("logistic"), "hcfl+", learner="logistic")
+def test_a_learner_without_a_head_is_refused():
     with pytest.raises(coterie.errors.ConfigError, match="one fully connected layer with a bias"):
         coterie.fit(small_federation("mlp"), "hcfl+", learner=without_bias)
 
     with pytest.raises(coterie.errors.ConfigError, match="has frozen them all"):
         coterie.fit(small_federation("mlp"), "hcfl+", learner=frozen_body)
+
+
+@pytest.mark.parametrize("backbone", ["fedem", "fedrc", "fesem", "fedsoft"])
+def test_hcfl_plus_with_a_linear_model_has_whole_models(backbone: str):
+    options = {"backbone": backbone, "rho": 0.01, "max_clusters": 3, "learner": "logistic", "rounds": 4}
+    result = coterie.fit(small_federation("logistic"), "hcfl+", **options)
+    assert len(result.models) > 1
+    assert result.config["body"] == "own"
+    weights = [model["weight"] for model in result.models]
+    assert not np.allclose(weights[0], weights[1])
+
+
+def test_the_features_of_a_linear_model_are_its_samples():
+    x = torch.tensor([[[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]]])
+    learner = make_learner("logistic", Profile((2,), 2))
+    theta = {name: p[:1] for name, p in learner.start([0], learner.dtype).items()}
+    assert compared_features(learner, theta, x.to(learner.dtype)).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(("width", "learner"), [(8, "logistic"), (64, "mlp")])
+def test_hcfl_plus_is_linear_for_a_few_features_only(width: int, learner: str):
+    assert HCFLPlus.usual_learner(Profile((width,), 3)) == learner
 
 
 def frozen_body() -> nn.Module:

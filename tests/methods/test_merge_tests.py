@@ -111,7 +111,7 @@ def test_separate_bodies_wait_until_clusters_are_stable():
     [
         ({"assignment": "em-mixture"}, "but nothing is shared: set shared=body"),
         ({"assignment": "personal-em", "shared": "body"}, "clients keep personal heads: use assignment=em-mixture"),
-        ({"assignment": "em-mixture", "shared": "body", "procedure": "merge-by-test:least_p=2"}, "at most 1, got 2"),
+        ({"assignment": "em-mixture", "shared": "body", "procedure": "merge-by-test:every=0"}, "at least 1, got 0"),
     ],
 )
 def test_steps_that_cannot_work_are_refused(options, message):

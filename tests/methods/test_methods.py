@@ -120,7 +120,7 @@ CASES += [
     Case("hcfl-split", "mlp", TESTED | EM[1]),
     Case("hcfl+", "mlp", TESTED | {"grace": 1}),
 ]
-ALIKE = {"clusters": 3, "procedure": "merge-by-test:every=1,least_p=0.01", "shared": "body", "distance": "prototypes"}
+ALIKE = {"clusters": 3, "procedure": "merge-by-test:every=1", "shared": "body", "distance": "prototypes"}
 PARTED = {"clusters": 2, "procedure": "own-bodies-by-test:every=2,rate=1000000", "shared": "body"}
 CASES += [
     Case("tiered", "mlp", ALIKE | {"assignment": "em-mixture"}),

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import coterie
 from coterie.client.resample import halves
+from coterie.core.state import AGE
+from coterie.core.state_array import Age, StateArray
 from coterie.errors import ConfigError
 from coterie.methods import CFL, HCFL, ICFL, FullBatch, HCFLPlus
+from coterie.methods.trials import HALVINGS, REFINEMENTS
 from coterie.tiers import RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, SplitByTest
-from coterie.tiers.split_test import sign_flip_p, split_test
+from coterie.tiers.split_test import HeldOut, gain_test, sign_flip_p, split_test, trial_number
+from coterie.tiers.view import View
+from coterie.training.fitting import initialize
+from coterie.training.planning import prepare
 
 NO_CLIENTS = np.zeros(0, dtype=np.int64)
 
@@ -41,12 +49,12 @@ def test_figures_of_two_clients_by_hand():
     # gains 1 and 3 of equal clients: mean 2, squared deviations 1 and 1, so that the standard error is
     # sqrt((1/4 + 1/4) * 2 / 1) = 1 and t = 2 with one degree of freedom: p = 1/2 - atan(2) / pi
     losses = np.array([[5.0, 4.0], [6.0, 3.0]])
-    found = split_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([10.0, 10.0]), 0.2)
+    found = gain_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([10.0, 10.0]), 0.2)
     assert (found.gain, found.error, found.loss) == pytest.approx((2, 1, 5.5))
     # both gains are positive, which random signs make with probability 1/4; the smaller of both counts twice
     assert found.p == pytest.approx(2 * (0.5 - math.atan(2) / math.pi))
     assert not found.accepted
-    assert split_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([10.0, 10.0]), 0.3).accepted
+    assert gain_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([10.0, 10.0]), 0.3).accepted
 
 
 def test_random_signs_of_three_gains_by_hand():
@@ -72,7 +80,7 @@ def test_a_few_large_clients_do_not_reduce_the_power_of_the_test():
     # 20 clients, two of which have nearly all samples: the t-test counts about two clients
     samples = np.array([400.0, 400.0] + [4.0] * 18)
     losses = np.column_stack([np.full(20, 2.0), np.full(20, 1.0) - np.linspace(0, 0.5, 20)])
-    found = split_test(0, (NO_CLIENTS, NO_CLIENTS), losses, samples, 1e-4)
+    found = gain_test(0, (NO_CLIENTS, NO_CLIENTS), losses, samples, 1e-4)
     assert found.p == pytest.approx(2 * 0.5**20)
     assert found.accepted
 
@@ -81,12 +89,81 @@ def test_clients_count_by_their_samples():
     # shares 3/4 and 1/4: mean 3/4 * 1 + 1/4 * 3 = 1.5; effective clients 1 / (9/16 + 1/16) = 1.6
     # error^2 = (9/16 * 1/4 + 1/16 * 9/4) * 1.6 / 0.6 = 0.75
     losses = np.array([[5.0, 4.0], [6.0, 3.0]])
-    found = split_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([30.0, 10.0]), 0.05)
+    found = gain_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([30.0, 10.0]), 0.05)
     assert (found.gain, found.error) == pytest.approx((1.5, math.sqrt(0.75)))
 
 
+FOUR = np.arange(4)
+PARTS = (np.array([0, 1]), np.array([2, 3]))
+
+
+def held_out(losses: list[list[float]], on_all: list[list[float]] | None = None) -> HeldOut:
+    """Two parts of two members each; losses under the common, the own and the other model."""
+    return HeldOut(PARTS, FOUR, np.array(losses), np.array(losses if on_all is None else on_all))
+
+
+def test_how_far_members_agree_with_their_parts_by_hand():
+    # preferences for the first part's model: 3 and 1 in the first part, -2 and 0 in the second one
+    one = held_out([[5, 1, 4], [5, 2, 3], [5, 4, 6], [5, 3, 3]])
+    # mean preference (3 + 1 - 2 - 0) / 4 = 0.5: agreement 2.5, 0.5, 2.5, 0.5
+    assert one.agreement(np.ones(4)).tolist() == [2.5, 0.5, 2.5, 0.5]
+    # gains 4, 3, 1, 2; own models are better than the others by 3, 1, 2, 0, in halves of the members: 1.5 / 4
+    assert one.expected_gain(np.ones(4)) == pytest.approx((2.5 + 1.5 / 4) / 2)
+    found = split_test(7, [one], dict.fromkeys(range(4), 10), 0.1)
+    assert found is not None
+    assert (found.cluster, found.clients, found.gain, found.expected) == pytest.approx((7, 4, 2.5, (2.5 + 0.375) / 2))
+    assert found.p == gain_test(0, PARTS, np.array([[2.5, 0], [0.5, 0], [2.5, 0], [0.5, 0]]), np.ones(4), 0.1).p
+
+
+def test_figures_of_several_halvings_are_means_over_them():
+    one, two = held_out([[4, 1, 4]] * 4), held_out([[4, 3, 4]] * 4)
+    found = split_test(0, [one, two], dict.fromkeys(range(4), 10), 0.1)
+    assert found is not None
+    assert found.gain == 2
+    assert found.p == pytest.approx(2 / 16)  # all four agree with their parts
+
+
+def test_a_model_that_suits_everybody_is_no_evidence_for_a_split():
+    # the first part's model is better for all members: they do not differ
+    found = split_test(0, [held_out([[3, 1, 2], [3, 1, 2], [3, 2, 1], [3, 2, 1]])], dict.fromkeys(range(4), 1), 0.9)
+    assert found is not None
+    assert found.gain == 1.5
+    assert found.p == 1.0
+
+
+def test_a_split_needs_an_expected_gain():
+    # members agree with their parts, but both models are worse than the common one
+    found = split_test(0, [held_out([[0, 4, 5]] * 4)], dict.fromkeys(range(4), 1), 0.5)
+    assert found is not None
+    assert found.p < found.level
+    assert not found.accepted
+
+
+def test_members_move_to_the_model_that_fits_all_their_samples():
+    losses = [[0, 1, 2]] * 4
+    assert [part.tolist() for part in held_out(losses).placed()] == [[0, 1], [2, 3]]
+    five = HeldOut((np.array([0, 1, 4]), PARTS[1]), np.arange(5), np.zeros((5, 3)), np.array([*losses, [0, 3, 2]]))
+    assert [part.tolist() for part in five.placed()] == [[0, 1], [2, 3, 4]]
+    # a part of one member would be too small
+    assert held_out(losses, [*losses[:3], [0, 3, 2]]).placed() is PARTS
+
+
+def test_trials_become_rarer_while_nothing_changes():
+    plan = initialize(prepare(regressions(0, 1), CFL(), "linear", {"rounds": 1}))
+    run = plan.plan.run
+
+    def number(age: int, round_: int) -> int | None:
+        state = plan.state.with_arrays({AGE: StateArray(torch.tensor([age]), ("cluster",), Age())})
+        return trial_number(View(replace(state, round=round_), run.federation.clients, FOUR, run.federation.hashes), 5)
+
+    old = 10**6
+    numbers = {round_ + 1: number(old, round_) for round_ in range(100)}
+    assert {at: found for at, found in numbers.items() if found} == {5: 1, 10: 2, 20: 3, 40: 4, 80: 5}
+    assert [number(age, 72) for age in (0, 4, 5, 10, 15)] == [None, None, 1, 2, None]
+
+
 def test_equal_losses_are_no_reason_to_split():
-    assert split_test(0, (NO_CLIENTS, NO_CLIENTS), np.ones((5, 2)), np.full(5, 8.0), 0.5).p == 1.0
+    assert gain_test(0, (NO_CLIENTS, NO_CLIENTS), np.ones((5, 2)), np.full(5, 8.0), 0.5).p == 1.0
 
 
 def test_halves_are_disjoint_and_drawn_anew_in_every_round():
@@ -167,9 +244,10 @@ def test_bytes_include_trials():
     plain = coterie.fit(data, CFL(eps1=1e-9), **options)
     tried = coterie.fit(data, CFL(test_every=2), **options)
     assert tried.records[0]["bytes_up"] == plain.records[0]["bytes_up"]
-    # 12 clients send a change of 3 numbers, twice the losses of both parts' models in two partings, and in the end the
-    # losses of the cluster's model and of their own parts' in two partings
-    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * (3 + 4 + 4 + 3)
+    # for each halving, 12 clients send a change of 3 numbers, and losses on both halves: of both parts' models in two
+    # partings at every refinement, and in the end of these and of the cluster's model
+    each = 3 + 2 * (REFINEMENTS * 4 + 5)
+    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * HALVINGS * each
 
 
 def test_clients_with_one_sample_do_not_take_part():

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from torch import nn
 
 import coterie
 from coterie.core.plain import from_plain, from_text, settings_of, to_plain, to_text
@@ -302,6 +303,11 @@ def test_other_classes_are_not_registered():
 
 # ---- mistakes ------------------------------------------------------------------------------------------------
 
+
+def without_bias() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 3, bias=False))
+
+
 GAP, NORM = "split-by-gap:rho=0.1", "split-by-norm:eps1=1,eps2=0"
 COSINE = {"distance": "update-cosine"}
 
@@ -309,8 +315,8 @@ COSINE = {"distance": "update-cosine"}
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        # features without a common body
-        ({"procedure": GAP, "distance": "prototypes"}, "compares features.*set shared=body"),
+        # features of networks without a last layer that is known
+        ({"procedure": GAP, "distance": "prototypes", "learner": without_bias}, "compares features, the inputs of one"),
         ({"shared": "layer0", "learner": "mlp:hidden=6-5"}, "but shared=layer0 is only a part of it"),
         ({"shared": "body", "restarts": 2}, "a shared body supports one initialisation only, but restarts=2"),
         ({"assignment": "count-shares", "restarts": 2}, "assignment count-shares supports one initialisation only"),

@@ -1,4 +1,4 @@
-"""Losses of models on one half of each client's samples."""
+"""Losses of models on both halves of each client's samples."""
 
 from __future__ import annotations
 
@@ -10,42 +10,48 @@ import torch
 from coterie.client.group import ClientGroup
 from coterie.client.resample import halves
 from coterie.core.blocks import cut
-from coterie.core.clusters import row_bytes
+from coterie.core.clusters import Params, row_bytes
 from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
 from coterie.core.task import Task
 
+HALVES = ("trained", "held_out")
+"""Names of the rows."""
+
 
 @register("half-losses")
 @dataclass(frozen=True)
 class HalfLosses(Task):
-    """Losses of several models on one half of each client's samples.
+    """Losses of several models on both halves of each client's samples.
 
-    Row: `losses` (L,), the mean loss of each of the L models that the client received. The halves are those of
-    `HalfUpdate` in the same round.
+    Rows: `trained` and `held_out` (L,), the mean loss of each of the L models that the client received, on the half
+    that trained them in `HalfUpdate` in the same round, and on the other one.
     """
 
     seed: int
     """Seed of the run."""
-    on_trained: bool = False
-    """Whether to use the first half, which trains the models, instead of the second half, which tests them."""
+    draw: int = 0
+    """Number of the halving in the round."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         assert broadcast.only is not None, "every client receives the models that it compares"
         learner, clusters, count = clients.learner, broadcast.clusters, broadcast.only.shape[1]
-        trained, held_out = halves(clients.train, self.seed, broadcast.round)
-        shard = trained if self.on_trained else held_out
-        losses = torch.zeros(len(shard), count, dtype=torch.float64)
-        for block in cut(shard, shard.hashes, count * row_bytes(clusters.params)):  # uses no random numbers
-            places = torch.from_numpy(block.positions)
-            theta = clusters.at(broadcast.only[places])
-            for column in range(count):
-                one = {name: p[:, column] for name, p in theta.items()}
-                losses[places, column] = block.mean(learner.losses(one, block.x, block.y)).double().cpu()
-        return Reply(clients=shard.ids, rows={"losses": losses}).only(losses.isfinite().all(dim=1))
+        both = dict(zip(HALVES, halves(clients.train, self.seed, broadcast.round, self.draw), strict=True))
+        rows: Params = {}
+        for name, shard in both.items():
+            losses = torch.zeros(len(shard), count, dtype=torch.float64)
+            for block in cut(shard, shard.hashes, count * row_bytes(clusters.params)):  # uses no random numbers
+                places = torch.from_numpy(block.positions)
+                theta = clusters.at(broadcast.only[places])
+                for column in range(count):
+                    one = {key: p[:, column] for key, p in theta.items()}
+                    losses[places, column] = block.mean(learner.losses(one, block.x, block.y)).double().cpu()
+            rows[name] = losses
+        finite = torch.stack([losses.isfinite().all(dim=1) for losses in rows.values()]).all(dim=0)
+        return Reply(clients=clients.train.ids, rows=rows).only(finite)
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
         assert broadcast.only is not None
-        return Expected(rows={"losses": Spec((broadcast.only.shape[1],), low=-1.0)})
+        return Expected(rows={name: Spec((broadcast.only.shape[1],), low=-1.0) for name in HALVES})

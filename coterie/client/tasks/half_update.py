@@ -9,12 +9,11 @@ import torch
 from coterie.client.group import ClientGroup
 from coterie.client.interfaces import Distance
 from coterie.client.kept import as_vectors
-from coterie.client.resample import halves
-from coterie.client.shared_body import with_features
+from coterie.client.resample import halves, keys_of_halves
+from coterie.client.shared_body import compared_features
 from coterie.core.blocks import Block, cut
 from coterie.core.clusters import Params, row_bytes
 from coterie.core.expected import Expected, RunFacts, Spec
-from coterie.core.keys import Purpose, keys_for_clients
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
 from coterie.core.task import Task
@@ -37,12 +36,14 @@ class HalfUpdate(Task):
     """Seed of the run."""
     distance: Distance | None = None
     """Distance whose rows are sent; None: none."""
+    draw: int = 0
+    """Number of the halving in the round."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         assert broadcast.only is not None, "every client receives the model of its cluster"
         learner, clusters = clients.learner, broadcast.clusters
-        shard, _ = halves(clients.train, self.seed, broadcast.round)
-        keys = keys_for_clients(self.seed, Purpose.HALVES, broadcast.round, shard.hashes)
+        shard, _ = halves(clients.train, self.seed, broadcast.round, self.draw)
+        keys = keys_of_halves(shard, self.seed, broadcast.round, self.draw)
         rows: Params = {}
         for block in cut(shard, keys, 2 * row_bytes(clusters.params)):
             places = torch.from_numpy(block.positions)
@@ -59,7 +60,7 @@ class HalfUpdate(Task):
             return {}
         features = None
         if self.distance.needs == "features":
-            features = with_features(learner).features({name: p[:, 0] for name, p in theta.items()}, block.x)
+            features = compared_features(learner, {name: p[:, 0] for name, p in theta.items()}, block.x)
         return self.distance.client_summary(features, block, learner.classes)
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:

@@ -62,8 +62,8 @@ class NearestParameters(AssignmentRule):
         theta = take_rows(clusters.params, before)
         change = work.learner.descend(theta, block, work.settings.work, work.lr)
         trained = {name: p + change[name] for name, p in theta.items()}
-        self._join(work, places, block, _at(losses, before - work.first), trained, {})
-        work.summarise(places, block, features_under(work, block, before[:, 0]))
+        joined = self._join(work, places, block, _at(losses, before - work.first), trained, {})
+        work.summarise(places, block, features_under(work, block, joined[:, 0]))
 
     def _train_head(self, work: ClientRound, places: Positions, block: Block) -> None:
         """Train the head of the client's cluster together with the shared body; one restart only."""
@@ -84,7 +84,7 @@ class NearestParameters(AssignmentRule):
 
     def _join(
         self, work: ClientRound, places: Positions, block: Block, loss: Tensor, trained: Params, body: Params
-    ) -> None:
+    ) -> Tensor:
         """Join the cluster whose parameters are nearest to the trained ones, and count as one of its members.
 
         Args:
@@ -94,6 +94,9 @@ class NearestParameters(AssignmentRule):
             loss: Mean loss of each client under the model that it trained, (B, R).
             trained: Trained parameters {name: (B, R, ...)}.
             body: Update of the shared body, {name: (B, ...)}; empty if nothing is shared.
+
+        Returns:
+            Slots of the joined clusters, (B, R).
         """
         clusters = work.broadcast.clusters
         after = work.first + self.client_nearest(squared_distances(trained, clusters)).cpu()
@@ -117,6 +120,7 @@ class NearestParameters(AssignmentRule):
             )
             work.builder.add(places, assignment, TrainingPass(restarts, after, weight, weight), given)
         work.keep(places, {KEPT_CLUSTER: after - work.first})
+        return after
 
 
 def _at(losses: Tensor, cluster: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from coterie.client.kept import KEPT_MODEL, KEPT_WEIGHTS, as_vectors, kept_model
 from coterie.client.predictors import PersonalModel, Predictor
 from coterie.client.reply import Assignment
 from coterie.client.round import ClientRound, RoundSettings, expected_vectors, expected_weights
-from coterie.client.shared_body import evaluate_heads, head_of, train_heads
+from coterie.client.shared_body import evaluate_heads, features_under, head_of, train_heads
 from coterie.core.blocks import Block
 from coterie.core.client_state import NEVER
 from coterie.core.clusters import Clusters, Params, flat
@@ -83,7 +83,7 @@ class PersonalModels(AssignmentRule):
         change = work.learner.descend(own, block, work.settings.work, work.lr, towards=centre)
         trained = {name: p + change[name] for name, p in own.items()}
         _send(work, places, block, shares, loss, trained, {})
-        work.summarise(places, block)
+        work.summarise(places, block, features_under(work, block, best(shares)[:, 0]))
 
     def _train_head(self, work: ClientRound, places: Positions, block: Block) -> None:
         """Train a personal head together with the shared body; one restart only."""
