@@ -21,10 +21,7 @@ PART_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Simulated(InProcess):
-    """Engine that processes shards of clients in parallel threads; results do not depend on the number of shards."""
-
-    shards: int | None = None
-    """Number of shards; None: one for each thread of torch, or fewer if there is little work."""
+    """Engine that processes shards of clients in parallel threads: one for each thread, or fewer for little work."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         places = answering(self.clients, asked, broadcast.round, self.missing)
@@ -35,7 +32,7 @@ class Simulated(InProcess):
             return group.serve(task, broadcast.to(part))
 
         with one_thread() as threads:
-            count = self.shards or self._shard_count(asked[places], threads)
+            count = self._shard_count(asked[places], threads)
             parts = [part for part in np.array_split(places, count) if len(part)]
             reply = merge(in_threads(serve, parts, threads))
         return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))

@@ -6,14 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.group import ClientGroup
-from coterie.core.blocks import Memory
 from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, torch_dtype
 from coterie.core.federation import Federation
 from coterie.core.registry import UnknownMemberError
@@ -21,12 +20,15 @@ from coterie.core.shard import ClientId
 from coterie.core.validation import check_validation_split, held_out_sizes
 from coterie.diagnosis.diagnose import diagnose
 from coterie.diagnosis.values import Diagnosis
-from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
-from coterie.engines.in_process import InProcess
+from coterie.engines.attacks import Attack, ModelAttack, attackers_of, read_attack, with_false_labels
+from coterie.engines.clients import ClientTerms
+from coterie.engines.in_shards import InShards
 from coterie.engines.remote import SIMULATION_OPTIONS, RemoteClients
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
+from coterie.engines.simulation import Simulation
 from coterie.errors import ConfigError, shown, unknown_name
+from coterie.files import read_tensors
 from coterie.learners import LEARNERS, LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
@@ -42,12 +44,9 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import EarlierRun, initializer_of
-from coterie.training.runs.files import read_tensors
 
 LEAST_ROUNDS = 20
 """Number of rounds, after those of a race, before the training loss may count as settled with rounds=auto."""
-KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
-"""Bytes in which results that depend only on the samples are cached: at least this many, or features / KEPT_SHARE."""
 
 MethodChoice = str | Method
 """Name of a method, or a typed value such as `IFCA(clusters=4)`; `AUTO` leaves the choice to a diagnosis."""
@@ -159,7 +158,7 @@ class Plan:
         cover this.
         """
         privacy = self.tiers.privacy
-        return privacy is None or not privacy.local or isinstance(self.federation, InProcess)
+        return privacy is None or not privacy.local or isinstance(self.federation, Simulation)
 
     @property
     def tries(self) -> bool:
@@ -516,9 +515,10 @@ def _assembled(
     check_compatibility(Mix(method.name, tiers, learner, settings.participation))
     if settings.validation is not None:
         check_validation_split(data)
+    settings = _with_shards(data, settings)
     federation = _federation(data, learner, settings, tiers)
     _check_resampling(tiers, rounds, federation)
-    noise = {"noise": SeededNoise(settings.seed)} if isinstance(federation, InProcess) else {}
+    noise = {"noise": SeededNoise(settings.seed)} if isinstance(federation, Simulation) else {}
     run = Run(
         data,
         learner,
@@ -601,26 +601,56 @@ def _check_rates(tiers: Tiers, settings: RunSettings) -> None:
             raise ConfigError(f"{name} must be at most {most:.3g} with dtype {settings.dtype}, got {value:g}: lower it")
 
 
+def _with_shards(data: ClientDirectory, settings: RunSettings) -> RunSettings:
+    """Return the settings with the number of shards, on which the rounding of results depends."""
+    shards, clients = settings.shards, len(data.clients)
+    if shards is not None and shards > clients:
+        raise ConfigError(f"shards must be at most the number of clients, {clients}, got {shards}: use fewer")
+    if shards is not None and settings.engine == "sequential":
+        raise ConfigError("shards has no effect with engine=sequential, which asks one client at a time: leave it out")
+    if settings.engine != "dask" or settings.workers is None or shards is not None:
+        return settings
+    from coterie.cluster.engine import shard_count  # needs an extra
+
+    return replace(settings, shards=shard_count(data, settings))
+
+
 def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers) -> Federation:
     """Return the clients, local or remote, ready to be asked."""
     if isinstance(data, RemoteClients):
         return data.connect(settings, tiers)
     assert isinstance(data, FederatedDataset)
-    clients = _clients(data, learner, settings, tiers)
+    attack = None if settings.poison is None else read_attack(settings.poison)
+    _check_attack(attack, tiers)
+    attacking = None if attack is None else attackers_of(attack, settings.seed, data.train.hashes)
+    if attack is not None and attacking is not None and attack.in_data:
+        data, attacking = with_false_labels(data, attacking), None
+    terms = ClientTerms(
+        str(learner.spec),
+        data.profile.features,
+        data.profile.classes,
+        str(settings.dtype),
+        settings.device,
+        settings.validation,
+        settings.seed,
+        tiers.assignment.keeps,
+        None if attacking is None else settings.poison,
+        () if attacking is None else tuple(compress(data.clients, attacking)),
+    )
+    if settings.engine == "dask":
+        from coterie.cluster.engine import connect  # needs an extra
+
+        return connect(data, learner, terms, settings)
+    clients = terms.clients(data, learner)
+    if settings.shards is not None:
+        return InShards(clients, shards=settings.shards)
     return Sequential(clients) if settings.engine == "sequential" else Simulated(clients)
 
 
-def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, tiers: Tiers) -> ClientGroup:
-    dtype, device = torch_dtype(str(settings.dtype)), torch.device(settings.device)
-    attack: Attack | None = None if settings.poison is None else read_attack(settings.poison)
-    if attack is not None and attack.in_data:
-        data = with_false_labels(data, attackers_of(attack, settings.seed, data.train.hashes))
-    keeps = tiers.assignment.keeps
-    clients = ClientGroup.of(data, learner, dtype, device, settings.validation, settings.seed, keeps)
-    memory = Memory(max(KEPT_AT_LEAST, clients.train.x.nbytes // KEPT_SHARE))
-    clients = replace(clients, noise=SeededNoise(settings.seed), memory=memory)
+def _check_attack(attack: Attack | None, tiers: Tiers) -> None:
+    """Check that the method sends what the attack falsifies."""
     if not isinstance(attack, ModelAttack):
-        return clients
+        return
     if tiers.assignment.personal:
         raise ConfigError(
             f"poison={attack.name} changes the updates of the clusters' models, but with assignment "
@@ -631,7 +661,6 @@ def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, ti
             f"poison={attack.name} changes the updates of the rounds, but not the sums that refit asks for at the end: "
             "use poison=label-flip, or leave refit out"
         )
-    return AttackedGroup.among(clients, attack, settings.seed)
 
 
 def _check_trials(plan: Plan) -> None:

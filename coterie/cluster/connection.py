@@ -1,0 +1,223 @@
+"""Connections to Dask clusters: one for each text of `workers`, open until the process ends."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from coterie.cluster import worker
+from coterie.cluster.address import Workers, read_workers
+from coterie.cluster.local import LocalWorkers
+from coterie.errors import ConfigError, CoterieError, RunError, WorkerError
+
+try:
+    import dask
+    from distributed import Client, Future, Security
+    from distributed.comm.core import CommClosedError
+except ImportError as error:
+    raise ConfigError(f"workers need Dask, which is not installed ({error}): pip install 'coterie[cluster]'") from error
+
+CONNECT_SECONDS = 20
+"""Longest time until a scheduler must answer."""
+WAIT_SECONDS = 60
+"""Longest time without any worker, after which work is given up."""
+POLL_SECONDS = 1.0
+"""Time between two looks at the cluster while a result is awaited."""
+NO_LIMIT = "100TB"
+
+
+@dataclass
+class Connection:
+    """An open connection to a scheduler."""
+
+    name: str
+    """Text of `workers`."""
+    client: Client
+    local: LocalWorkers | None = None
+    """The processes, if they were started here."""
+    seen: set[str] = field(default_factory=set)
+    """Addresses of workers that were checked."""
+
+    def workers(self) -> dict[str, Mapping[str, Any]]:
+        """Return the present workers by address, after checking those that are new.
+
+        Raises:
+            WorkerError: if there is none within a minute.
+            ConfigError: if a worker has several threads or another version.
+        """
+        with self.failures():
+            if not self._known():
+                with suppress(TimeoutError):
+                    self.client.wait_for_workers(1, timeout=WAIT_SECONDS)
+            found = self._known()
+        if not found:
+            raise WorkerError(f"{self.name} has no workers: start some, then resume the run")
+        new = sorted(found.keys() - self.seen)
+        if new:
+            self._check(found, new)
+        return found
+
+    def _known(self) -> dict[str, Mapping[str, Any]]:
+        return dict(sorted(self.client.scheduler_info(n_workers=-1)["workers"].items()))
+
+    def _check(self, found: Mapping[str, Mapping[str, Any]], new: list[str]) -> None:
+        for address in new:
+            if found[address]["nthreads"] != 1:
+                raise ConfigError(
+                    f"worker {address} has {found[address]['nthreads']} threads, but needs one: start it with "
+                    "--nthreads 1, and one process for each core (--nworkers)"
+                )
+        with self.failures():
+            try:
+                facts = self.client.run(worker.facts, workers=new, on_error="return")
+            except ModuleNotFoundError as error:
+                facts = dict.fromkeys(new, error)
+        ours = worker.facts()
+        for address, theirs in facts.items():
+            if isinstance(theirs, ModuleNotFoundError):
+                raise ConfigError(f"worker {address} cannot import {theirs.name}: install the same packages there")
+            if isinstance(theirs, dict) and theirs != ours:
+                name = next(name for name in ours if theirs.get(name) != ours[name])
+                raise ConfigError(
+                    f"worker {address} has {name} {theirs.get(name)}, and this process {ours[name]}: install the same "
+                    "version on all machines"
+                )
+        self.seen |= {address for address, theirs in facts.items() if isinstance(theirs, dict)}
+
+    def result(self, future: Future[Any]) -> Any:
+        """Return the result of a task; wait as long as there are workers.
+
+        Raises:
+            WorkerError: if the task failed, or the scheduler or all workers are lost.
+        """
+        with self.failures():
+            while True:
+                try:
+                    return future.result(timeout=POLL_SECONDS)
+                except TimeoutError:
+                    self.workers()
+
+    def submit(self, work: Any, *args: Any, key: str, at: str | None = None, retries: int = 0) -> Future[Any]:
+        """Submit a task.
+
+        Args:
+            work: Function of a module.
+            args: Its arguments, or futures of them.
+            key: Name of the task.
+            at: Preferred worker, which is used while it is there.
+            retries: Number of times that the task is run again after an unexpected error.
+        """
+        place = {} if at is None else {"workers": [at], "allow_other_workers": True}
+        with self.failures(), dask.config.set({"distributed.admin.large-graph-warning-threshold": NO_LIMIT}):
+            return self.client.submit(work, *args, key=key, pure=False, retries=retries, **place)
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Convert failures of the cluster into WorkerErrors."""
+        try:
+            yield
+        except CoterieError:
+            raise
+        except Exception as error:
+            if self.client.status != "running" or isinstance(error, CommClosedError | ConnectionError):
+                raise WorkerError(
+                    f"the scheduler of workers={self.name} has ended or cannot be reached: start it again, then resume "
+                    "the run"
+                ) from error
+            raise WorkerError(
+                f"a task on workers={self.name} failed ({type(error).__name__}: {error}): remove the cause, then "
+                "resume the run"
+            ) from error
+
+    def close(self) -> None:
+        """Close the connection, and end the processes that were started here."""
+        with suppress(Exception):
+            self.client.close(timeout=5)  # type: ignore[no-untyped-call]
+        if self.local is not None:
+            self.local.end()
+
+
+_OPEN: dict[str, Connection] = {}
+
+
+def connected(name: str) -> Connection:
+    """Return the connection to the workers that a text names; it is opened once and stays open.
+
+    Args:
+        name: Text such as `local:4` or `tls://scheduler:8786`.
+
+    Raises:
+        ConfigError: if the text is not allowed, or a worker does not suit.
+        WorkerError: if no scheduler answers, or it has no workers.
+    """
+    known = _OPEN.get(name)
+    if known is not None and known.client.status == "running":
+        return known
+    if known is not None:
+        disconnect(name)
+    wanted = read_workers(name)
+    _register_closing()
+    local = None if wanted.count is None else LocalWorkers.start(wanted.count)
+    try:
+        connection = Connection(name, _client(name, wanted, local), local)
+        _OPEN[name] = connection
+        connection.workers()
+    except BaseException:
+        _OPEN.pop(name, None)
+        if local is not None:
+            local.end()
+        raise
+    return connection
+
+
+def _client(name: str, wanted: Workers, local: LocalWorkers | None) -> Client:
+    try:
+        security = Security(require_encryption=True) if wanted.encrypted else None  # type: ignore[no-untyped-call]
+        return Client(  # type: ignore[no-untyped-call]
+            wanted.address if local is None else local.address,
+            timeout=CONNECT_SECONDS,
+            security=security,
+            set_as_default=False,
+        )
+    except TypeError as error:  # Dask's error for missing files of TLS
+        raise ConfigError(
+            f"workers={name} needs the certificates of the cluster ({error}): set DASK_DISTRIBUTED__COMM__TLS__CA_FILE "
+            "and ...__CLIENT__CERT and ...__CLIENT__KEY (docs/cluster.md)"
+        ) from error
+    except (OSError, TimeoutError) as error:
+        raise WorkerError(f"no scheduler answers at {name}: check the address, and that it is running") from error
+
+
+def disconnect(name: str) -> None:
+    """Close the connection to these workers, if there is one."""
+    known = _OPEN.pop(name, None)
+    if known is not None:
+        known.close()
+
+
+@cache
+def _register_closing() -> None:
+    atexit.register(_disconnect_all)
+
+
+def _disconnect_all() -> None:
+    for name in list(_OPEN):
+        disconnect(name)
+
+
+def check_folder(connection: Connection, folder: object, token: str) -> None:
+    """Check that a worker sees a file that was written here.
+
+    Raises:
+        RunError: if the folder is not on a disk that all machines share.
+    """
+    future = connection.submit(worker.sees, str(folder), token, key=f"coterie-sees-{token}")
+    if not connection.result(future):
+        raise RunError(
+            f"the workers of {connection.name} do not see {folder}: choose a folder with out on a disk that all "
+            "machines share"
+        )
