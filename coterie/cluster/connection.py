@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,11 +13,12 @@ from typing import Any
 from coterie.cluster import worker
 from coterie.cluster.address import Workers, read_workers
 from coterie.cluster.local import LocalWorkers
-from coterie.errors import ConfigError, CoterieError, RunError, WorkerError
+from coterie.errors import ConfigError, CoterieError, WorkerError
 
 try:
     import dask
     from distributed import Client, Future, Security
+    from distributed.cfexecutor import ClientExecutor
     from distributed.comm.core import CommClosedError
 except ImportError as error:
     raise ConfigError(f"workers need Dask, which is not installed ({error}): pip install 'coterie[cluster]'") from error
@@ -133,6 +135,10 @@ class Connection:
                 "resume the run"
             ) from error
 
+    def executor(self) -> Executor:
+        """Return an executor for jobs on these workers; a job whose worker ends is run again by another one."""
+        return ClientExecutor(self.client, pure=False)  # type: ignore[no-untyped-call]
+
     def close(self) -> None:
         """Close the connection, and end the processes that were started here."""
         with suppress(Exception):
@@ -207,17 +213,3 @@ def _register_closing() -> None:
 def _disconnect_all() -> None:
     for name in list(_OPEN):
         disconnect(name)
-
-
-def check_folder(connection: Connection, folder: object, token: str) -> None:
-    """Check that a worker sees a file that was written here.
-
-    Raises:
-        RunError: if the folder is not on a disk that all machines share.
-    """
-    future = connection.submit(worker.sees, str(folder), token, key=f"coterie-sees-{token}")
-    if not connection.result(future):
-        raise RunError(
-            f"the workers of {connection.name} do not see {folder}: choose a folder with out on a disk that all "
-            "machines share"
-        )

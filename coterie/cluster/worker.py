@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -41,11 +40,6 @@ KEPT_SHARE = 0.6
 def facts() -> dict[str, str]:
     """Return the versions that must be equal in all processes, since results depend on them."""
     return {name: version(name) for name in ("coterie", "numpy", "torch")}
-
-
-def sees(folder: str, token: str) -> bool:
-    """Return whether this worker sees a file that was written by the process which asks."""
-    return (Path(folder) / token).is_file()
 
 
 def hold(data: bytes) -> bytes:

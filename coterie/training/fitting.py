@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.cluster.executor import chosen_executor
 from coterie.core.dataset import ClientDirectory
 from coterie.core.numbers import finite_numbers
 from coterie.core.state import ServerState
@@ -36,7 +38,7 @@ from coterie.training.callbacks.internal import (
     counts_questions,
     write_clients,
 )
-from coterie.training.choosing import OnTrial, StopWhenSettled, choose
+from coterie.training.choosing import OnTrial, Outcome, StopWhenSettled, choose, one_by_one, outcome_of
 from coterie.training.concluding import conclude, has_stopped
 from coterie.training.divergence import DIVERGED, overflow_refused
 from coterie.training.earlier import EarlierRun, check_schema, clients_with_drift
@@ -50,6 +52,7 @@ from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
 from coterie.training.stopping import Settling, Watch
+from coterie.training.trials import TrialJob, on_workers
 
 Callbacks = Sequence[Callback | OnRound]
 """Callbacks, or functions that are called with the record of each round and end the run by returning True."""
@@ -63,6 +66,7 @@ def fit(
     out: str | Path | None = None,
     callbacks: Callbacks = (),
     on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> Result:
     """Find the groups among clients and train a model for each.
@@ -78,6 +82,8 @@ def fit(
             returns True, the run ends after this round; if it raises an exception, the folder can be resumed.
         on_trial: Called with the number of finished trial runs and their total number, if trial runs choose the number
             of clusters (`clusters="auto"`).
+        executor: A `concurrent.futures.Executor` that carries out these trial runs several at a time; `workers`, an
+            option, names processes of Dask for them (docs/cluster.md).
         **options: Settings of the run (`rounds`, `seed`, `participation`, ...) and of the method by their short names
             (`coterie describe NAME` lists them); they replace the fields of a typed method. `init` also accepts a run
             folder, an earlier result, or K models as dicts of named arrays.
@@ -97,19 +103,23 @@ def fit(
         >>> len(result.models)
         4
     """
-    return carry_out(prepare(data, method, learner, options), out, callbacks, on_trial)
+    return carry_out(prepare(data, method, learner, options), out, callbacks, on_trial, executor)
 
 
 def carry_out(
-    plan: Plan, out: str | Path | None = None, callbacks: Callbacks = (), on_trial: OnTrial | None = None
+    plan: Plan,
+    out: str | Path | None = None,
+    callbacks: Callbacks = (),
+    on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Run a plan from its first round, in a new folder if `out` is given."""
     if out is None:
-        return execute(initialize_run(plan, on_trial=on_trial), None, callbacks)
+        return execute(initialize_run(plan, on_trial=on_trial, executor=executor), None, callbacks)
     claimed = RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), counts_questions(plan), plan.diagnosis)
     with claimed as folder:
         try:
-            initialized = initialize_run(plan, folder.trials(), on_trial)
+            initialized = initialize_run(plan, folder.trials(), on_trial, executor)
         except CoterieError:
             folder.abandon()  # a mistake found before the first round leaves no folder behind
             raise
@@ -164,24 +174,38 @@ def initialize(plan: Plan) -> Initialized:
 
 @memory_failures()
 @overflow_refused()
-def initialize_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None) -> Initialized:
+def initialize_run(
+    plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None, executor: Executor | None = None
+) -> Initialized:
     """Initialise a run, after trial runs have chosen the number of clusters if it depends on the data.
 
     Args:
         plan: The run.
         trials: Log of finished trial runs; those that it contains are not run again.
         on_trial: Called after each trial run.
+        executor: Executor that carries out the trial runs; by default the workers of the settings, if there are any.
     """
     if not plan.tries:
         return initialize(plan)
     clock = time.perf_counter()
-    plan, chosen = choose(plan, lambda trial: execute(initialize(trial), None, [StopWhenSettled()]), trials, on_trial)
+    elsewhere = chosen_executor(None if plan.settings.engine == "dask" else plan.settings.workers, executor)
+    run_trials = one_by_one(_train_trial) if elsewhere is None else on_workers(elsewhere, carry_out_trial)
+    plan, chosen = choose(plan, run_trials, trials, on_trial)
     spent = time.perf_counter() - clock
     for caution in chosen["warnings"]:
         warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
     initialized = initialize(plan)
     seconds = round(spent + initialized.found.get("beginning_seconds", 0), 6)
     return replace(initialized, found={**initialized.found, "chosen": chosen, "beginning_seconds": seconds})
+
+
+def _train_trial(plan: Plan) -> Result:
+    return execute(initialize(plan), None, [StopWhenSettled()])
+
+
+def carry_out_trial(text: str, sent: bytes | None) -> Outcome:
+    """Carry out a trial run in a worker; see `TrialJob`."""
+    return outcome_of(TrialJob.plan(text, sent), _train_trial)
 
 
 def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
@@ -218,6 +242,8 @@ def resume(
     callbacks: Callbacks = (),
     on_trial: OnTrial | None = None,
     warn: Callable[[str], None] = warnings.warn,
+    workers: str | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Resume an interrupted run; the result is the same as without the interruption.
 
@@ -228,6 +254,8 @@ def resume(
         callbacks: As in `fit`.
         on_trial: As in `fit`.
         warn: Called with warnings about the folder.
+        workers: Workers to use instead of those of the interrupted run, as in the option of this name.
+        executor: As in `fit`.
 
     Returns:
         The result of the run.
@@ -257,8 +285,10 @@ def resume(
         )
     method, options = method_of_config({name: value for name, value in config.items() if name not in data.options})
     chosen = options.pop("learner", None)
+    if workers is not None:
+        options["workers"] = workers
     plan = prepare(data, method, chosen if learner is None else learner, options)
-    return go_on(plan, run, callbacks, warn, on_trial)
+    return go_on(plan, run, callbacks, warn, on_trial, executor)
 
 
 def go_on(
@@ -267,6 +297,7 @@ def go_on(
     callbacks: Callbacks = (),
     warn: Callable[[str], None] = warnings.warn,
     on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Continue a plan from the last checkpoint of its folder, or from its first round if there is none."""
     plan = replace(plan, diagnosis=run.diagnosis)
@@ -280,7 +311,7 @@ def go_on(
                     f"{run.path} has no checkpoint to resume from, and its first models were given in Python: run it "
                     "again with the same models"
                 )
-            initialized = _recorded(run, plan, initialize_run(plan, run.trials(), on_trial))
+            initialized = _recorded(run, plan, initialize_run(plan, run.trials(), on_trial, executor))
         else:
             initialized = _resumed(plan, state, run.beginning, run.settled)
         return execute(initialized, run, callbacks, records, best)

@@ -198,7 +198,7 @@ class Plan:
         """Return the plan for other data, with this number of clusters and these settings."""
         method = self.method.with_options({"clusters": clusters})
         changed = replace(self.settings, **settings)
-        return _assembled(method, data, self.learner, changed, self.earlier)
+        return assembled(method, data, self.learner, changed, self.earlier)
 
 
 def prepare(
@@ -251,8 +251,9 @@ def _prepared(
         chosen, len(data.clients), None if settings.rounds == AUTO else settings.rounds
     )
     _check_open(built, chosen)
-    plan = _assembled(built, data, chosen, settings, earlier)
+    plan = assembled(built, data, chosen, settings, earlier)
     _check_trials(plan)
+    _check_workers(plan)
     return plan
 
 
@@ -494,7 +495,7 @@ def _check_open(method: Method, learner: Learner) -> None:
     raise ConfigError(f"clusters=auto needs {finders}; without them {method.name} needs a number")
 
 
-def _assembled(
+def assembled(
     method: Method,
     data: ClientDirectory,
     learner: Learner,
@@ -669,6 +670,15 @@ def _check_trials(plan: Plan) -> None:
         raise ConfigError(
             "clusters=auto holds out some of each client's samples, but every client has only one: set a number of "
             "clusters"
+        )
+
+
+def _check_workers(plan: Plan) -> None:
+    """Check that named workers have something to do."""
+    if plan.settings.workers is not None and plan.settings.engine != "dask" and not plan.tries:
+        raise ConfigError(
+            "workers have no work in this run: set engine=dask, which spreads the clients over them, or leave workers "
+            "out"
         )
 
 
