@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from coterie.cluster import worker
@@ -29,7 +31,13 @@ WAIT_SECONDS = 60
 """Longest time without any worker, after which work is given up."""
 POLL_SECONDS = 1.0
 """Time between two looks at the cluster while a result is awaited."""
+PATIENT_POLLS = 3
+"""Number of looks at the cluster at which no worker processes a task, after which the task counts as forgotten."""
 NO_LIMIT = "100TB"
+
+
+class ForgottenTaskError(WorkerError):
+    """Raised for a task that the scheduler has, but does not give to any worker."""
 
 
 @dataclass
@@ -41,11 +49,13 @@ class Connection:
     client: Client
     local: LocalWorkers | None = None
     """The processes, if they were started here."""
-    seen: set[str] = field(default_factory=set)
-    """Addresses of workers that were checked."""
+    checked: set[str] = field(default_factory=set)
+    """Addresses of workers that suit."""
+    pending: dict[str, Future[dict[str, str]]] = field(default_factory=dict)
+    """Checks of workers that have joined just now."""
 
     def workers(self) -> dict[str, Mapping[str, Any]]:
-        """Return the present workers by address, after checking those that are new.
+        """Return the present workers by address, except those that have joined just now and are still being checked.
 
         Raises:
             WorkerError: if there is none within a minute.
@@ -56,52 +66,49 @@ class Connection:
                 with suppress(TimeoutError):
                     self.client.wait_for_workers(1, timeout=WAIT_SECONDS)
             found = self._known()
-        if not found:
-            raise WorkerError(f"{self.name} has no workers: start some, then resume the run")
-        new = sorted(found.keys() - self.seen)
-        if new:
-            self._check(found, new)
-        return found
+            if not found:
+                raise WorkerError(f"workers={self.name} has no workers: start some, then resume the run")
+            self._check(found)
+        return {address: facts for address, facts in found.items() if address in self.checked}
 
     def _known(self) -> dict[str, Mapping[str, Any]]:
         return dict(sorted(self.client.scheduler_info(n_workers=-1)["workers"].items()))
 
-    def _check(self, found: Mapping[str, Mapping[str, Any]], new: list[str]) -> None:
-        for address in new:
-            if found[address]["nthreads"] != 1:
-                raise ConfigError(
-                    f"worker {address} has {found[address]['nthreads']} threads, but needs one: start it with "
-                    "--nthreads 1, and one process for each core (--nworkers)"
-                )
-        with self.failures():
-            try:
-                facts = self.client.run(worker.facts, workers=new, on_error="return")
-            except ModuleNotFoundError as error:
-                facts = dict.fromkeys(new, error)
-        ours = worker.facts()
-        for address, theirs in facts.items():
-            if isinstance(theirs, ModuleNotFoundError):
-                raise ConfigError(f"worker {address} cannot import {theirs.name}: install the same packages there")
-            if isinstance(theirs, dict) and theirs != ours:
-                name = next(name for name in ours if theirs.get(name) != ours[name])
-                raise ConfigError(
-                    f"worker {address} has {name} {theirs.get(name)}, and this process {ours[name]}: install the same "
-                    "version on all machines"
-                )
-        self.seen |= {address for address, theirs in facts.items() if isinstance(theirs, dict)}
+    def _check(self, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Check new workers; wait for them only if there are no others, since a new process has to import packages."""
+        for address in found.keys() - self.checked - self.pending.keys():
+            self.pending[address] = self.client.submit(worker.facts, workers=[address], pure=False)
+        self.pending = {address: future for address, future in self.pending.items() if address in found}
+        must_wait = not self.checked & found.keys()
+        for address, future in list(self.pending.items()):
+            if must_wait or future.done():  # type: ignore[no-untyped-call]
+                _check_facts(address, found[address], future)
+                self.checked.add(address)
+                del self.pending[address]
 
-    def result(self, future: Future[Any]) -> Any:
-        """Return the result of a task; wait as long as there are workers.
+    def result(self, future: Future[Any], name: str) -> Any:
+        """Return the result of a task; wait as long as a worker processes it or a part of it.
+
+        A task that prefers a worker is forgotten by the scheduler if at some moment there is no worker at all.
+
+        Args:
+            future: The task.
+            name: First part of the keys of the task and of all its parts.
 
         Raises:
+            ForgottenTaskError: if no worker processes it.
             WorkerError: if the task failed, or the scheduler or all workers are lost.
         """
+        idle = 0
         with self.failures():
-            while True:
+            while idle < PATIENT_POLLS:
                 try:
                     return future.result(timeout=POLL_SECONDS)
                 except TimeoutError:
                     self.workers()
+                    tasks = chain.from_iterable(self.client.processing().values())  # type: ignore[no-untyped-call]
+                    idle = 0 if any(str(key).startswith(name) for key in tasks) else idle + 1
+        raise ForgottenTaskError(f"no worker of {self.name} processes {name}: resume the run")
 
     def submit(self, work: Any, *args: Any, key: str, at: str | None = None, retries: int = 0) -> Future[Any]:
         """Submit a task.
@@ -147,7 +154,33 @@ class Connection:
             self.local.end()
 
 
+def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str, str]]) -> None:
+    """Check that a worker suits.
+
+    Raises:
+        ConfigError: if it does not.
+    """
+    if info["nthreads"] != 1:
+        raise ConfigError(
+            f"worker {address} has {info['nthreads']} threads, but needs one: start it with --nthreads 1, and one "
+            "process for each core (--nworkers)"
+        )
+    try:
+        theirs, ours = future.result(timeout=WAIT_SECONDS), worker.facts()
+    except ImportError as error:
+        raise ConfigError(
+            f"worker {address} cannot import {error.name or error}: install the same packages on all machines"
+        ) from error
+    other = next((name for name in ours if theirs.get(name) != ours[name]), None)
+    if other is not None:
+        raise ConfigError(
+            f"worker {address} has {other} {theirs.get(other)}, and this process has {ours[other]}: install the same "
+            "version on all machines"
+        )
+
+
 _OPEN: dict[str, Connection] = {}
+logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what it would print is raised as a WorkerError
 
 
 def connected(name: str) -> Connection:

@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,7 @@ from distributed import Future
 
 from coterie.client.group import ClientGroup
 from coterie.cluster import worker
-from coterie.cluster.connection import Connection, connected
+from coterie.cluster.connection import Connection, ForgottenTaskError, connected
 from coterie.cluster.shard_data import ShardRecipe, encode_shard, shard_of
 from coterie.cluster.worker import KEPT_SHARE, WorkerTerms
 from coterie.core.client_state import ClientStateStore
@@ -189,9 +190,16 @@ class DaskShards(Simulation):
         return replies
 
     def _answer(self, common: bytes, parts: Sequence[tuple[int, bytes]]) -> Answer:
-        """Ask shards: one task for each subtree whose shards are on one worker, and one for each pair of subtrees."""
+        """Ask shards, again if all workers were lost meanwhile."""
         for shard, _ in parts:
             self._prepare(shard)
+        for _ in range(RETRIES):
+            with suppress(ForgottenTaskError):
+                return self._ask_once(common, parts)
+        return self._ask_once(common, parts)
+
+    def _ask_once(self, common: bytes, parts: Sequence[tuple[int, bytes]]) -> Answer:
+        """Ask shards: one task for each subtree whose shards are on one worker, and one for each pair of subtrees."""
         self._place({shard for shard, _ in parts}, self.connection.workers())
         question = f"coterie-{self._run}-{next(self._numbers)}"
         given: bytes | Future[bytes] = common
@@ -211,7 +219,7 @@ class DaskShards(Simulation):
             halves = tree(first, half), tree(half, stop)
             return self.connection.submit(worker.join, *halves, key=key, at=home, retries=RETRIES)
 
-        return Answer.decode(self.connection.result(tree(0, len(parts))))
+        return Answer.decode(self.connection.result(tree(0, len(parts)), question))
 
     def _prepare(self, shard: int) -> None:
         """Describe a shard; data that has no source is sent to the cluster."""
