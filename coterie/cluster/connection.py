@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -137,6 +138,9 @@ class Connection:
                     f"the scheduler of workers={self.name} has ended or cannot be reached: start it again, then resume "
                     "the run"
                 ) from error
+            # the client keeps the error, which must not keep our frames, and so the task, in turn
+            error.add_note("".join(traceback.format_tb(error.__traceback__)))
+            error.__traceback__ = None
             raise WorkerError(
                 f"a task on workers={self.name} failed ({type(error).__name__}: {error}): remove the cause, then "
                 "resume the run"

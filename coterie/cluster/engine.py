@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -200,7 +200,7 @@ class DaskShards(Simulation):
 
     def _ask_once(self, common: bytes, parts: Sequence[tuple[int, bytes]]) -> Answer:
         """Ask shards: one task for each subtree whose shards are on one worker, and one for each pair of subtrees."""
-        self._place({shard for shard, _ in parts}, self.connection.workers())
+        self._place(self.connection.workers())
         question = f"coterie-{self._run}-{next(self._numbers)}"
         given: bytes | Future[bytes] = common
         if len(common) >= SENT_ONCE and len(set(self._places.values())) > 1:
@@ -246,7 +246,7 @@ class DaskShards(Simulation):
             )
         self._sent[shard] = self.connection.submit(worker.hold, data, key=f"coterie-{self._run}-data-{digest}")
 
-    def _place(self, asked: Iterable[int], workers: Mapping[str, Any]) -> None:
+    def _place(self, workers: Mapping[str, Any]) -> None:
         """Choose a worker for every shard: the same as before if it is there, so that it has the shard in memory."""
         addresses, shards = list(workers), len(self._cut)
         if set(self._places.values()) <= workers.keys() and len(set(self._places.values())) == min(
