@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 import coterie.client.tasks
+import coterie.data.parquet
 import coterie.data.registry
 import coterie.tiers  # noqa: F401 a question names tasks, tier members and sources, which these imports register
 from coterie.client.group import ClientGroup

@@ -99,6 +99,10 @@ class ClientDirectory(ABC):
         """Return the same clients with the labels that occur renumbered as classes 0 to C-1."""
         return self
 
+    def in_memory(self) -> ClientDirectory:
+        """Return the same clients with their samples in this process, if they are in files that it can read."""
+        return self
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a hash that identifies the data, by which a resumed run checks that it is unchanged."""

@@ -279,6 +279,8 @@ def resume(
     run.resumable()
     config = run.asked_config
     data = _data_again(config, data, run.path)
+    if config.get("engine") != "dask":
+        data = data.in_memory()
     if data.fingerprint() != run.fingerprint:
         raise RunError(
             f"{folder}: the data differs from that of the run: pass the same to coterie.resume(folder, data)"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, torch_dtype
 from coterie.core.federation import Federation
+from coterie.core.keys import hash_ids
 from coterie.core.registry import UnknownMemberError
 from coterie.core.shard import ClientId
 from coterie.core.validation import check_validation_split, held_out_sizes
@@ -240,6 +241,8 @@ def _prepared(
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
     _check_effect(built, given)
     settings: RunSettings = from_options(RunSettings, options)
+    if settings.engine != "dask":
+        data = data.in_memory()
     choice = _learner_choice(learner, settings, data, kind)
     if isinstance(choice, str) and choice.partition(":")[0] not in LEARNERS:
         load_installed()
@@ -620,11 +623,12 @@ def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, 
     """Return the clients, local or remote, ready to be asked."""
     if isinstance(data, RemoteClients):
         return data.connect(settings, tiers)
-    assert isinstance(data, FederatedDataset)
     attack = None if settings.poison is None else read_attack(settings.poison)
     _check_attack(attack, tiers)
-    attacking = None if attack is None else attackers_of(attack, settings.seed, data.train.hashes)
+    attacking = None if attack is None else attackers_of(attack, settings.seed, hash_ids(data.clients))
     if attack is not None and attacking is not None and attack.in_data:
+        if not isinstance(data, FederatedDataset):
+            raise ConfigError(f"poison={attack.name} changes samples, but these are in files: use another attack")
         data, attacking = with_false_labels(data, attacking), None
     terms = ClientTerms(
         str(learner.spec),
@@ -642,6 +646,7 @@ def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, 
         from coterie.cluster.engine import connect  # needs an extra
 
         return connect(data, learner, terms, settings)
+    assert isinstance(data, FederatedDataset), "only workers leave samples in files"
     clients = terms.clients(data, learner)
     if settings.shards is not None:
         return InShards(clients, shards=settings.shards)

@@ -165,3 +165,30 @@ def test_a_federation_that_ends_leaves_its_shards_to_be_dropped(local, connectio
     while connection.client.run_on_scheduler(work.task_names) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert connection.client.run_on_scheduler(work.task_names) == []
+
+
+def test_runs_of_a_comparison_and_trial_runs_are_shared_by_workers(local, tmp_path):
+    options = {"clients": 6, "rounds": 2}
+    shared = coterie.compare(
+        "mixed-regression", ["fedavg"], seeds=2, out=tmp_path / "there", workers=local.address, **options
+    )
+    assert [row["seeds"] for row in shared.to_frame().to_dict("records")] == [2]
+    data = coterie.scenario("mixed-regression", clients=6)
+    chosen = {"clusters": "auto", "init": "random", "max_clusters": 2, "choose_seeds": 1, "choose_rounds": 2}
+    there, in_process = (
+        coterie.fit(data, "ifca", rounds=2, lr=0.1, **chosen, **more) for more in ({"workers": local.address}, {})
+    )
+    assert there.metrics["chosen"]["table"] == in_process.metrics["chosen"]["table"]
+
+
+def test_workers_load_their_own_clients_from_files(local, tmp_path):
+    data = coterie.scenario("mixed-regression", clients=9, samples="3-9")
+    stored = coterie.from_parquet_dir(
+        coterie.to_parquet_dir(data, tmp_path / "stored"), client="client", target="target"
+    )
+    options = {"clusters": 2, "rounds": 2, "lr": 0.1, "init": "random", "learner": "linear", "shards": SHARDS}
+    plan = prepare(stored, "ifca", None, options | {"engine": "dask", "workers": local.address, "validation": 0.2})
+    assert not hasattr(plan.federation.data, "train")
+    there = coterie.training.fitting.carry_out(plan, tmp_path / "run")
+    assert_identical(there, coterie.fit(stored, "ifca", validation=0.2, **options))
+    assert there.config["scenario"] == "parquet"
