@@ -7,6 +7,7 @@
     ├── ConfigError       an invalid option, name or combination of options (also a ValueError)
     ├── RunError          a run folder that is missing, already in use, unfinished or damaged
     ├── StorageError      a file that cannot be read or written: disk full, no permission, size limit
+    ├── WorkerError       the scheduler or the workers of a cluster failed; the run can be resumed
     └── TrainingError     training failed: there is no solution, or no client replied
         └── SilenceError  no client replied to a request to evaluate models
 
@@ -66,6 +67,14 @@ class TrainingError(CoterieError):
     """Raised when training fails: there is no solution, or no client replied."""
 
 
+class WorkerError(CoterieError):
+    """Raised when the scheduler or the workers of a cluster fail; the run can be resumed with others."""
+
+
+class SmallWorkWarning(UserWarning):
+    """Warning that the work is too small for a cluster: it would be faster in this process."""
+
+
 class DivergenceWarning(UserWarning):
     """Warning that training diverged: a result exists, but its models must not be used."""
 
@@ -76,6 +85,17 @@ class ColumnWarning(UserWarning):
 
 class SilenceError(TrainingError):
     """Raised when no client replies to a request to evaluate models."""
+
+
+def error_name(error: CoterieError) -> str:
+    """Return the name of the class of this module that describes an error best, for `named_error`."""
+    return next(str(kind.__name__) for kind in type(error).__mro__ if globals().get(kind.__name__) is kind)
+
+
+def named_error(name: str, message: str) -> CoterieError:
+    """Return the error that another process has described by the name of its class and its message."""
+    error: CoterieError = globals()[name](message)
+    return error
 
 
 def unknown_name(what: str, given: object, known: Iterable[str]) -> ConfigError:

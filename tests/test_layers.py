@@ -30,6 +30,7 @@ LAYERS = (
     "engines",
     "evaluate",
     "data",
+    "cluster",
     "diagnosis",
     "training",
     "report",

@@ -20,6 +20,12 @@ from coterie.report.commands import option_text
 from coterie.training.planning import method_class
 from coterie.training.runs.folder import read_toml
 
+workers_option = click.option(
+    "--workers",
+    metavar="WORKERS",
+    help="Processes of Dask that share the work (docs/cluster.md): local:N starts N here, tcp://HOST:PORT or "
+    "tls://HOST:PORT is a running scheduler.",
+)
 SHARED_OPTIONS: tuple[Option, ...] = (*RUN_OPTIONS, *options_of(TieredMethod))
 """Options of runs, and options of nearly all methods: local training, averaging, server, initialisation."""
 FLAGS = "coterie.flags"

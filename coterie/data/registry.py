@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TypeVar, get_args
 
 from coterie.core.dataset import FederatedDataset
+from coterie.core.registry import register
+from coterie.core.source import DataSource
 from coterie.data import table
 from coterie.data.fitting import Missing, Task
 from coterie.data.scenarios import (
@@ -31,7 +34,7 @@ from coterie.data.scenarios import (
 )
 from coterie.data.scenarios.shifts.pictures import DATASETS as PICTURES
 from coterie.errors import ConfigError, CoterieError, shown, unknown_name
-from coterie.options import Option, check_all, check_seed, options_of_function
+from coterie.options import Option, check_all, check_seed, options_of_function, plain_options
 from coterie.plugins.loading import load_installed
 
 
@@ -526,7 +529,22 @@ def scenario(name: str, *, seed: int = 0, **options: object) -> FederatedDataset
         raise ConfigError(
             f"scenario {name} cannot be built with these options ({shown(error)}): use fewer clients or samples"
         ) from error
-    return replace(built, recommended={**entry.recommended, **built.recommended})
+    source = ScenarioSource(name, seed, json.dumps(plain_options(checked), sort_keys=True))
+    return replace(built, recommended={**entry.recommended, **built.recommended}, source=source)
+
+
+@register("scenario")
+@dataclass(frozen=True)
+class ScenarioSource(DataSource):
+    """A scenario with its seed and options."""
+
+    scenario: str
+    seed: int
+    options: str
+    """Options as a JSON object."""
+
+    def load(self) -> FederatedDataset:
+        return scenario(self.scenario, seed=self.seed, **json.loads(self.options))
 
 
 LARGEST_SIZE = 10_000_000

@@ -26,10 +26,7 @@ PART_PRODUCTS = 4 << 20
 
 @dataclass(frozen=True)
 class Simulated(InProcess):
-    """Engine that processes shards of clients in parallel threads; results do not depend on the number of shards."""
-
-    shards: int | None = None
-    """Number of shards; None: one for each thread of torch, or fewer if there is little work."""
+    """Engine that processes shards of clients in parallel threads: one for each thread, or fewer for little work."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         places = answering(self.clients, asked, broadcast.round, self.missing)
@@ -40,8 +37,8 @@ class Simulated(InProcess):
             return (replace(group, workers=workers) if workers else group).serve(task, broadcast.to(part))
 
         with one_thread() as threads:
-            count = self.shards or self._shard_count(asked[places], threads)
-            if self.shards is None and len(places) and task.divides_itself(self.group, broadcast):
+            count = self._shard_count(asked[places], threads)
+            if len(places) and task.divides_itself(self.group, broadcast):
                 reply = serve(places, Workers(count, partial(in_threads, threads=count)))
                 return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
             parts = [part for part in np.array_split(places, count) if len(part)]

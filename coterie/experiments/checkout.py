@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 
-import coterie
 from coterie.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -46,7 +45,7 @@ def code_version() -> str:
         version = _git("describe", "--always")
         changed = _git("status", "--porcelain", "--", "coterie", "papers", "benchmarks", ":(exclude)*.jsonl")
     except (OSError, subprocess.CalledProcessError):
-        return coterie.__version__
+        return metadata.version("coterie")
     return f"{version}-dirty" if changed else version
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coterie.errors import ConfigError, CoterieError
 from coterie.experiments.checkout import code_version
-from coterie.experiments.processes import in_processes
+from coterie.experiments.pools import Pool, Processes
 from coterie.experiments.reproduction import Cell, Figures, Found, Reproduction
 from coterie.experiments.results import Measured, append
 
@@ -59,7 +59,7 @@ def run_cells(
     cells: Sequence[Cell],
     out: Path,
     results: Path,
-    workers: int | None = None,
+    pool: Pool | None = None,
     on_progress: OnProgress = lambda cell, done: None,
     on_cell: OnCell = lambda cell, figures, seconds: None,
 ) -> list[str]:
@@ -71,7 +71,8 @@ def run_cells(
         for cell in unfinished:
             on_progress(cell, cell.done(folder_of(out, cell)))
 
-    for cell, outcome in in_processes(_Measure(out), cells, workers, watch):
+    # workers may have another current folder
+    for cell, outcome in (pool or Processes()).run(_Measure(out.absolute()), cells, watch, out):
         if isinstance(outcome, CoterieError):
             failed.append(f"{cell.name}, seed {cell.seed}: {outcome}")
             continue

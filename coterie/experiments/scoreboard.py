@@ -10,6 +10,7 @@ from typing import Protocol
 
 from coterie.errors import ConfigError
 from coterie.experiments.checkout import import_from_checkout
+from coterie.experiments.pools import Pool
 from coterie.experiments.processes import leave_if_importing_main
 from coterie.experiments.reproducing import OnCell, OnProgress, run_cells
 from coterie.experiments.reproduction import Cell, Found, Table
@@ -75,7 +76,7 @@ def run_scoreboard(
     only: str | None = None,
     methods: str | None = None,
     small: bool = False,
-    workers: int | None = None,
+    pool: Pool | None = None,
     results: Path | None = None,
     on_start: Callable[[Sequence[Cell]], None] = lambda cells: None,
     on_progress: OnProgress = lambda cell, done: None,
@@ -90,7 +91,7 @@ def run_scoreboard(
         only: Run only scenarios whose name contains this text.
         methods: Names of rows, separated by commas; by default all.
         small: Whether to run a small version, which takes about two minutes and stores nothing.
-        workers: Number of worker processes; by default one for each core.
+        pool: The worker processes; by default one for each core.
         results: File to which finished cells are added; by default that of the checkout.
         on_start: Function that is called with the cells that will be run.
         on_progress: Function that is called repeatedly with a cell and its finished work.
@@ -114,5 +115,5 @@ def run_scoreboard(
         before = read(file, KEPT_AS)
         missing = [cell for cell in cells if cell.seed not in before.get(cell.name, {})]
         on_start(missing)
-        failed = run_cells(KEPT_AS, missing, Path(scratch), file, workers, on_progress, on_cell)
+        failed = run_cells(KEPT_AS, missing, Path(scratch), file, pool, on_progress, on_cell)
         return Scores(read(file, KEPT_AS), failed)

@@ -8,9 +8,10 @@ contains the decision rule. Test data is not used.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import partial
+from itertools import combinations, product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -54,6 +55,8 @@ ABSENT = -1
 
 Outcome = dict[str, Any]
 """Result of a trial run, ready for JSON; see `_outcome`."""
+RunTrials = Callable[[Sequence[Callable[[], Plan]]], Generator[Outcome, None, None]]
+"""Function that yields the outcomes of trial runs in their order; the runs may be carried out in advance."""
 OnTrial = Callable[[int, int], None]
 """Function of the number of finished trial runs and their largest possible number. It is called before the first trial
 run and after each; both numbers are equal if larger numbers of clusters are skipped."""
@@ -89,17 +92,17 @@ class Trials:
 
 
 def choose(
-    plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
+    plan: Plan, run_trials: RunTrials, log: TrialLog | None = None, on_trial: OnTrial | None = None
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan with its number of clusters, and the findings, ready for JSON.
 
     Args:
         plan: A plan whose number of clusters is chosen by trial runs.
-        train: Runs a plan to its end.
+        run_trials: Carries out trial runs.
         log: Log of finished trial runs; those that it contains are not run again.
         on_trial: Called after each trial run.
     """
-    trials = _trials(plan, train, log, on_trial)
+    trials = _trials(plan, run_trials, log, on_trial)
     agreements = [agreement(row, trials.sizes) for row in trials.clusters]
     in_use = [_in_use(row) for row in trials.clusters]
     # extra clusters only help a random start: if all clients are in one cluster, K is 1
@@ -217,9 +220,7 @@ def _warnings_about(K: int, agreements: Sequence[float | None], in_use: Sequence
 # ---- the trials ----------------------------------------------------------------------------------------------------
 
 
-def _trials(
-    plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
-) -> Trials:
+def _trials(plan: Plan, run_trials: RunTrials, log: TrialLog | None = None, on_trial: OnTrial | None = None) -> Trials:
     data, rounds = _own_samples(plan), trial_rounds(plan)
     most, seeds = most_clusters(plan), int(trial_settings(plan).choose_seeds)
     known = [] if log is None else log.read()
@@ -227,13 +228,15 @@ def _trials(
     outcomes: list[list[Outcome]] = []
     done = 0
     on_trial(len(known), most * seeds)
-    for k in range(most):
+    unknown = list(product(range(most), range(seeds)))[len(known) :]
+    found = run_trials([partial(_trial, plan, data, k + 1, s, rounds) for k, s in unknown])
+    for _ in range(most):
         outcomes.append([])
-        for s in range(seeds):
+        for _ in range(seeds):
             if done < len(known):
                 outcome = known[done]
             else:
-                outcome = _outcome_of(_trial(plan, data, k + 1, s, rounds), train)
+                outcome = next(found)
                 if log is not None:
                     log.append(outcome)
                 on_trial(done + 1, most * seeds)
@@ -241,6 +244,7 @@ def _trials(
             outcomes[-1].append(outcome)
         if _is_past_best(_losses(outcomes), data.sizes):
             break
+    found.close()  # later trial runs are not needed
     if done < most * seeds:
         on_trial(done, done)
     flat = [outcome for row in outcomes for outcome in row]
@@ -251,6 +255,16 @@ def _trials(
         rounds,
         *(sum(outcome[name] for outcome in flat) for name in ("bytes_up", "bytes_down", "exchanges")),
     )
+
+
+def one_by_one(train: Callable[[Plan], Result]) -> RunTrials:
+    """Return a function that carries out trial runs in this process, each when its outcome is needed."""
+
+    def run(trials: Sequence[Callable[[], Plan]]) -> Generator[Outcome, None, None]:
+        for trial in trials:
+            yield outcome_of(trial(), train)
+
+    return run
 
 
 def _losses(outcomes: Sequence[Sequence[Outcome]]) -> Floats:
@@ -264,7 +278,8 @@ def _is_past_best(losses: Floats, sizes: Ints) -> bool:
     return len(mean) - 1 - int(mean.argmin()) >= MAX_CONSECUTIVE_WORSE
 
 
-def _outcome_of(trial: Plan, train: Callable[[Plan], Result]) -> Outcome:
+def outcome_of(trial: Plan, train: Callable[[Plan], Result]) -> Outcome:
+    """Carry out a trial run and return its result, ready for JSON."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)  # a trial run that diverges is not chosen
         return _outcome(trial, train(trial))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.cluster.executor import chosen_executor
 from coterie.core.dataset import ClientDirectory
 from coterie.core.numbers import finite_numbers
 from coterie.core.state import ServerState
@@ -37,7 +39,7 @@ from coterie.training.callbacks.internal import (
     counts_questions,
     write_clients,
 )
-from coterie.training.choosing import OnTrial, StopWhenSettled, choose
+from coterie.training.choosing import OnTrial, Outcome, StopWhenSettled, choose, one_by_one, outcome_of
 from coterie.training.concluding import conclude, has_stopped
 from coterie.training.divergence import DIVERGED, overflow_refused
 from coterie.training.earlier import EarlierRun, check_schema, clients_with_drift
@@ -51,6 +53,7 @@ from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
 from coterie.training.stopping import Settling, Watch
+from coterie.training.trials import TrialJob, on_workers
 
 LARGEST_MEAN, LARGEST_RATIO = 3.0, 10.0
 """Largest mean of a target, and ratio of its standard deviation to 1 in both directions, that a network learns well."""
@@ -67,6 +70,7 @@ def fit(
     out: str | Path | None = None,
     callbacks: Callbacks = (),
     on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> Result:
     """Find the groups among clients and train a model for each.
@@ -82,6 +86,8 @@ def fit(
             returns True, the run ends after this round; if it raises an exception, the folder can be resumed.
         on_trial: Called with the number of finished trial runs and their total number, if trial runs choose the number
             of clusters (`clusters="auto"`).
+        executor: A `concurrent.futures.Executor` that carries out these trial runs several at a time; `workers`, an
+            option, names processes of Dask for them (docs/cluster.md).
         **options: Settings of the run (`rounds`, `seed`, `participation`, ...) and of the method by their short names
             (`coterie describe NAME` lists them); they replace the fields of a typed method. `init` also accepts a run
             folder, an earlier result, or K models as dicts of named arrays.
@@ -101,19 +107,23 @@ def fit(
         >>> len(result.models)
         4
     """
-    return carry_out(prepare(data, method, learner, options), out, callbacks, on_trial)
+    return carry_out(prepare(data, method, learner, options), out, callbacks, on_trial, executor)
 
 
 def carry_out(
-    plan: Plan, out: str | Path | None = None, callbacks: Callbacks = (), on_trial: OnTrial | None = None
+    plan: Plan,
+    out: str | Path | None = None,
+    callbacks: Callbacks = (),
+    on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Run a plan from its first round, in a new folder if `out` is given."""
     if out is None:
-        return execute(initialize_run(plan, on_trial=on_trial), None, callbacks)
+        return execute(initialize_run(plan, on_trial=on_trial, executor=executor), None, callbacks)
     claimed = RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), counts_questions(plan), plan.diagnosis)
     with claimed as folder:
         try:
-            initialized = initialize_run(plan, folder.trials(), on_trial)
+            initialized = initialize_run(plan, folder.trials(), on_trial, executor)
         except CoterieError:
             folder.abandon()  # a mistake found before the first round leaves no folder behind
             raise
@@ -182,24 +192,38 @@ def _target_notes(plan: Plan) -> list[str]:
 
 @memory_failures()
 @overflow_refused()
-def initialize_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None) -> Initialized:
+def initialize_run(
+    plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None, executor: Executor | None = None
+) -> Initialized:
     """Initialise a run, after trial runs have chosen the number of clusters if it depends on the data.
 
     Args:
         plan: The run.
         trials: Log of finished trial runs; those that it contains are not run again.
         on_trial: Called after each trial run.
+        executor: Executor that carries out the trial runs; by default the workers of the settings, if there are any.
     """
     if not plan.tries:
         return initialize(plan)
     clock = time.perf_counter()
-    plan, chosen = choose(plan, lambda trial: execute(initialize(trial), None, [StopWhenSettled()]), trials, on_trial)
+    elsewhere = chosen_executor(None if plan.settings.engine == "dask" else plan.settings.workers, executor)
+    run_trials = one_by_one(_train_trial) if elsewhere is None else on_workers(elsewhere, carry_out_trial)
+    plan, chosen = choose(plan, run_trials, trials, on_trial)
     spent = time.perf_counter() - clock
     for caution in chosen["warnings"]:
         warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
     initialized = initialize(plan)
     seconds = round(spent + initialized.found.get("initialization_seconds", 0), 6)
     return replace(initialized, found={**initialized.found, "chosen": chosen, "initialization_seconds": seconds})
+
+
+def _train_trial(plan: Plan) -> Result:
+    return execute(initialize(plan), None, [StopWhenSettled()])
+
+
+def carry_out_trial(text: str, sent: bytes | None) -> Outcome:
+    """Carry out a trial run in a worker; see `TrialJob`."""
+    return outcome_of(TrialJob.plan(text, sent), _train_trial)
 
 
 def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
@@ -236,6 +260,8 @@ def resume(
     callbacks: Callbacks = (),
     on_trial: OnTrial | None = None,
     warn: Callable[[str], None] = warnings.warn,
+    workers: str | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Resume an interrupted run; the result is the same as without the interruption.
 
@@ -246,6 +272,8 @@ def resume(
         callbacks: As in `fit`.
         on_trial: As in `fit`.
         warn: Called with warnings about the folder.
+        workers: Workers to use instead of those of the interrupted run, as in the option of this name.
+        executor: As in `fit`.
 
     Returns:
         The result of the run.
@@ -269,14 +297,18 @@ def resume(
     run.resumable()
     config = run.asked_config
     data = _data_again(config, data, run.path)
+    if config.get("engine") != "dask":
+        data = data.in_memory()
     if data.fingerprint() != run.fingerprint:
         raise RunError(
             f"{folder}: the data differs from that of the run: pass the same to coterie.resume(folder, data)"
         )
     method, options = method_of_config({name: value for name, value in config.items() if name not in data.options})
     chosen = options.pop("learner", None)
+    if workers is not None:
+        options["workers"] = workers
     plan = prepare(data, method, chosen if learner is None else learner, options)
-    return continue_plan(plan, run, callbacks, warn, on_trial)
+    return continue_plan(plan, run, callbacks, warn, on_trial, executor)
 
 
 def continue_plan(
@@ -285,6 +317,7 @@ def continue_plan(
     callbacks: Callbacks = (),
     warn: Callable[[str], None] = warnings.warn,
     on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Continue a plan from the last checkpoint of its folder, or from its first round if there is none."""
     plan = replace(plan, diagnosis=run.diagnosis)
@@ -298,7 +331,7 @@ def continue_plan(
                     f"{run.path} has no checkpoint to resume from, and its first models were given in Python: run it "
                     "again with the same models"
                 )
-            initialized = _recorded(run, plan, initialize_run(plan, run.trials(), on_trial))
+            initialized = _recorded(run, plan, initialize_run(plan, run.trials(), on_trial, executor))
         else:
             initialized = _resumed(plan, state, run.findings, run.settled)
         return execute(initialized, run, callbacks, records, best)

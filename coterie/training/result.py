@@ -32,6 +32,7 @@ from coterie.evaluate.certainty import Calibration
 from coterie.evaluate.groups import Groups
 from coterie.evaluate.misfit import UsualLoss
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
+from coterie.files import read_tensors
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
@@ -43,7 +44,6 @@ from coterie.training.diagnostics import Diagnostics
 from coterie.training.notebook import NotebookView
 from coterie.training.predicting import EncodedSamples, client_columns, data_frame, predict_rows
 from coterie.training.records import ClientResult, Metrics, RoundRecord
-from coterie.training.runs.files import read_tensors
 from coterie.training.runs.folder import RunFolder
 from coterie.training.subject import sentence, subject_of, title
 

@@ -12,6 +12,7 @@ import coterie
 from coterie.core.keys import hash_ids
 from coterie.core.messages import Broadcast
 from coterie.engines.attacks import LabelFlip, Noise, Scale, SignFlip, attackers_of, with_false_labels
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
@@ -98,7 +99,7 @@ def test_shards_engines_and_order_do_not_matter(combine):
     case = Case("ifca", "linear", {"poison": "noise:share=0.3,strength=2", "combine": combine, "restarts": 2})
     plain = case.run()
     others = [
-        case.run(federation=partial(Simulated, shards=3)),
+        case.run(federation=partial(InShards, shards=3)),
         case.run(federation=Sequential),
         case.run(case.plan(case.data(order=[4, 0, 8, 2, 6, 1, 7, 3, 5]))),
     ]

@@ -15,6 +15,7 @@ from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.task import Task
 from coterie.engines import simulated
+from coterie.engines.in_shards import InShards
 from coterie.engines.simulated import Simulated
 from coterie.learners import make_learner
 from coterie.learners.local_training import FullBatch
@@ -113,7 +114,7 @@ def test_methods_pass_their_checks_in_two_threads(method, learner, check, two_th
 
 def test_two_threads_equal_one_to_rounding(two_threads):
     case = Case("ifca", "mlp", {"restarts": 2, "race": 0})
-    side_by_side, in_turn = case.run(), case.run(federation=partial(Simulated, shards=1))
+    side_by_side, in_turn = case.run(), case.run(federation=partial(InShards, shards=1))
     for one, other in zip(side_by_side.models, in_turn.models, strict=True):
         for name in one:
             np.testing.assert_allclose(one[name], other[name], rtol=1e-10, atol=1e-12)

@@ -14,6 +14,7 @@ from scipy.stats import binom
 from coterie.client.group import ClientGroup
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import TrainingError
@@ -81,7 +82,7 @@ OWN = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
 # ---- coefficients --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", [Simulated, Sequential, lambda side: Simulated(side, shards=3)])
+@pytest.mark.parametrize("engine", [Simulated, Sequential, lambda side: InShards(side, shards=3)])
 def test_standard_errors_and_intervals_are_those_of_statsmodels(engine):
     """Seven clients in cluster 0 are enough for four coefficients; three and two in the others are not."""
     data = mixture(SIZES, [k % 2 for k in OWN])

@@ -11,6 +11,7 @@ import pytest
 from coterie.data import scenario
 from coterie.errors import ConfigError, RunError
 from coterie.experiments.checkout import code_version
+from coterie.experiments.pools import Processes
 from coterie.experiments.processes import in_processes
 from coterie.experiments.reproduce import find_reproduction
 from coterie.experiments.reproducing import folder_of, open_cells, run_cells
@@ -107,7 +108,7 @@ def test_a_resumed_cell_is_marked(tmp_path):
     data = scenario("rotated-digits", clients=8, seed=1)
     with pytest.raises(StopError):
         carry_out(prepare(data, "ifca", None, {**cut.options, "seed": 1}), folder_of(tmp_path, cut), [stop])
-    assert run_cells("table", [whole, cut], tmp_path, tmp_path / "results.jsonl", 1) == []
+    assert run_cells("table", [whole, cut], tmp_path, tmp_path / "results.jsonl", Processes(1)) == []
     lines = read_lines(tmp_path / "results.jsonl")
     assert {line.seed: line.resumed for line in lines} == {0: False, 1: True}
     assert {line.version for line in lines} == {code_version()}
@@ -188,6 +189,7 @@ def test_a_bug_in_a_process_is_raised():
 
 ORPHAN = """
 import os, sys, time
+from coterie.experiments.pools import Processes
 from coterie.experiments.processes import in_processes
 
 class Sleep:

@@ -16,13 +16,13 @@ from torch.func import functional_call, vmap
 
 from coterie import ConfigError, fit, load
 from coterie.core.dataset import Profile
+from coterie.files import read_tensors
 from coterie.learners import make_learner
 from coterie.learners.base import has_features
 from coterie.learners.local_training import FullBatch
 from coterie.learners.module import ModuleLearner
 from coterie.learners.networks.norms import NORMS, FrozenBatchNorm, scaled
 from coterie.testing.checks import LEARNERS, Case, check_engines, small_federation, small_module
-from coterie.training.runs.files import read_tensors
 from tests.core.make import class_data, make_block
 
 CIFAR = Profile((3, 32, 32), 10)
