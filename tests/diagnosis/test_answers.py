@@ -60,7 +60,7 @@ def test_five_questions_are_answered_with_their_numbers():
     assert known.sentence.startswith("4 of 6 clients can be placed in a group with a probability of at least 95 %")
     assert "about 66 samples" in known.sentence
     assert "0.110" in known.evidence[0] or "0.11" in known.evidence[0]
-    assert known.evidence[2].endswith("shrunken to the others: 0.090 (95 % interval 0.050 to 0.130) log loss.")
+    assert known.evidence[2].endswith("shrunken to the others: 0.090 (95 % interval 0.050 to 0.130).")
     assert do.sentence == "Use the method ifca with clusters = 3 and restarts = 2."
 
 
