@@ -3,6 +3,7 @@
     python benchmarks/growth.py                        # the table
     python benchmarks/growth.py --plot docs/growth.svg # and the plot
     python benchmarks/growth.py --quick                # a tenth of the clients
+    python benchmarks/growth.py --million              # only a million clients (4 GB), with one and with two threads
 
 n=10, d=100, one local step, float32, one thread; every case runs in a separate process. The unit is one pass
 (`numpy.sum`) over the same features, as in linear_round.py.
@@ -17,7 +18,7 @@ from linear_round import Case, Cost, measure_apart
 from coterie.report.figures.svg import Scale, line, path, tag, text
 
 CLIENTS = (1_000, 3_000, 10_000, 30_000, 100_000)
-CLUSTERS = (1, 2, 4, 8, 16, 32)
+CLUSTERS = (1, 2, 4, 8, 16, 32, 64)
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 380.0, 260.0, 34.0, 46.0, 58.0, 14.0
 STYLE = """
 svg { font: 12px system-ui, sans-serif; background: #fff }
@@ -74,8 +75,12 @@ def _panel(name: str, values: Sequence[int], times: Sequence[float]) -> list[obj
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the clients")
+    parser.add_argument("--million", action="store_true", help="only a million clients")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the plot there, as SVG")
     chosen = parser.parse_args()
+    if chosen.million:
+        table("threads", (1, 2), [measure_apart(Case(10**6, 10, 100, threads=threads)) for threads in (1, 2)])
+        raise SystemExit
     scale = 10 if chosen.quick else 1
     clients, held = [m // scale for m in CLIENTS], 10_000 // scale
     by_m = [measure_apart(Case(m, 10, 100)) for m in clients]

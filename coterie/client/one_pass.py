@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.client.group import ClientGroup
-from coterie.client.reply import Assignment, ReplyBuilder, TrainingPass
 from coterie.client.round import ClientAlgorithm, RoundSettings
-from coterie.core.clusters import Clusters
-from coterie.core.messages import ALL, Broadcast, Reply
-from coterie.learners.contribution import Contribution
-from coterie.learners.one_pass import RoundWork, has_one_pass
+from coterie.core.clusters import Clusters, take_rows
+from coterie.core.messages import ALL, Broadcast, Reply, Slotted
+from coterie.learners.one_pass import RoundResult, RoundWork, has_one_pass
 
 PATH = "one-pass"
 """Name of the computation path, for the record."""
@@ -64,15 +61,25 @@ def reply_in_one_pass(settings: RoundSettings, clients: ClientGroup, broadcast: 
     result = learner.one_pass(work)
     if not result.finite:
         return None
-    slots = torch.arange(clusters.restarts * clusters.K) if clusters.slots is None else clusters.slots
-    assignment = Assignment(slots, clusters.params, slots[result.rows], result.loss)
-    places, each = np.arange(len(shard)), mass[:, None].expand(result.rows.shape)
-    builder = ReplyBuilder(clusters, len(shard), settings.objective.summed)
-    builder.start(places, sizes, assignment)
-    one = TrainingPass(torch.arange(clusters.restarts), assignment.own, each, each)
-    finite = torch.ones(result.rows.shape, dtype=torch.bool)
-    builder.add(places, assignment, one, Contribution(result.sums, finite, PATH))
-    return builder.reply(shard)
+    slots = torch.arange(len(clusters.params["weight"])) if clusters.slots is None else clusters.slots
+    return Reply(
+        clients=shard.ids,
+        sums={"loss": sizes.double() @ result.loss, "samples": sizes.sum().double()},
+        slotted={"clusters": _slotted(result, mass, slots)},
+        rows={"cluster": (result.rows if clusters.slots is None else slots[result.rows]) % clusters.K},
+        paths=(PATH,),
+    )
+
+
+def _slotted(result: RoundResult, mass: Tensor, slots: Tensor) -> Slotted:
+    """Return the sums with their mass, for the slots of models that clients trained."""
+    trained = result.rows.flatten()
+    counts = torch.bincount(trained, minlength=len(slots))
+    each = mass if result.rows.shape[1] == 1 else mass.repeat_interleave(result.rows.shape[1])
+    masses = torch.bincount(trained, weights=each, minlength=len(slots))
+    sums = {**{f"change/{name}": value for name, value in result.sums.items()}, "mass": masses}
+    used = torch.nonzero(counts).flatten()
+    return Slotted(slots[used], sums if len(used) == len(slots) else take_rows(sums, used), counts[used])
 
 
 def _fixed(clusters: Clusters, only: Tensor | None) -> Tensor | None:

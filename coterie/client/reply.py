@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.clusters import Clusters, Params
+from coterie.core.clusters import Clusters, Params, take_rows
 from coterie.core.messages import Reply, Slotted
 from coterie.core.shard import Positions, Shard
 from coterie.learners.contribution import Contribution, add_by_row
@@ -247,7 +247,7 @@ class ReplyBuilder:
     def _filled(self, sums: Params) -> Slotted:
         """Return sums {name: (S, ...)} and their mass, for slots with contributions only."""
         used = torch.nonzero(self.slot_count).flatten()
-        # no second copy if all slots are used: the method `local` has one model for each client
-        kept = used if len(used) < len(self.slots) else slice(None)
-        arrays = {name: value[kept] for name, value in sums.items()} | {"mass": self.slot_mass[used]}
+        if len(used) == len(self.slots):  # no second copy: the method `local` has one model for each client
+            return Slotted(self.slots, {**sums, "mass": self.slot_mass}, self.slot_count)
+        arrays = take_rows({**sums, "mass": self.slot_mass}, used)
         return Slotted(self.slots[used], arrays, self.slot_count[used])

@@ -137,7 +137,8 @@ class Chunks:
         total = int(sizes.sum()) * (x[:1].numel() * x.element_size())
         model_bytes = sum(p.numel() * p.element_size() for p in work.models.values())
         count = min(MOST_CHUNKS, total // CHUNK_BYTES, total // max(1, SUMS_SHARE * model_bytes), len(sizes))
-        count = max(1, count)
+        if count <= 1:
+            return cls(np.array([0, len(sizes)]), 1, work.workers)
         ends = np.concatenate([[0], np.cumsum(sizes)])
         cuts = np.searchsorted(ends[1:], np.arange(1, count) * (int(ends[-1]) / count))
         bounds = np.array([0, *cuts, len(sizes)], dtype=np.int64)
@@ -148,6 +149,9 @@ class Chunks:
 
     def run(self, kernel: Callable[[int, int], None]) -> None:
         """Call a function, which releases the interpreter lock, with ranges of chunks that cover all chunks."""
+        if self.threads == 1:
+            kernel(0, len(self))
+            return
         ends = np.linspace(0, len(self), self.threads + 1).astype(np.int64).tolist()
         ranges = list(pairwise(ends))
         self.workers.run(lambda part: kernel(*part), ranges)

@@ -167,6 +167,14 @@ class Plan:
         privacy = self.tiers.privacy
         return privacy is None or not privacy.local or isinstance(self.federation, Simulation)
 
+    @cached_property
+    def loss_of_zero(self) -> float | None:
+        """Training loss of a model that always predicts 0; None for classes and for remote clients."""
+        if self.learner.classes is not None or not isinstance(self.data, FederatedDataset):
+            return None
+        targets = self.data.train.y[None].double()
+        return float(self.learner.loss(torch.zeros_like(targets), targets).mean())
+
     def evaluates_after(self, rounds: int) -> bool:
         """Return whether clients are evaluated after this number of rounds; they always are after the last round."""
         every = self.settings.evaluate_every
