@@ -7,8 +7,8 @@ alpha_ij                   cosine of two updates; complete linkage makes the lar
 gamma_max                  gate: split only if gamma_max < sqrt((1 - alpha_cross) / 2)
 
 The paper's thresholds are lengths that depend on the model, the step size and the data. By default none is needed: a
-cluster is split if this lowers the loss on held-out halves of its members' samples (`tiers/split_test.py`). With eps1
-or eps2 the paper's rule decides.
+cluster is split if tests on held-out halves of its members' samples show that they differ (`tiers/split_test.py`).
+With eps1 or eps2 the paper's rule decides.
 
 After a split, the model of each part is the mean of its members' updated models. Clusters are never merged or removed.
 
@@ -49,7 +49,12 @@ class HeldOutSplit:
         above=0,
         high=0.5,
     )
-    test_every: int = option(5, "number of rounds between tests about splits", low=1)
+    test_every: int = option(
+        5,
+        "number of rounds from the start, or from a change of the clusters, to the next tests about splits; without a "
+        "change, tests follow after 2, 4, 8 ... times as many rounds",
+        low=1,
+    )
     max_clusters: int | None = option(None, "largest number of clusters", low=1)
 
     def held_out_split(

@@ -15,9 +15,11 @@ The paper leaves the choice of rho open. By default, tests on held-out halves re
 two more steps that are not in the paper use the same test:
 merge                     two clusters merge if one model is as good for both; merge=false: never
 body                      each cluster gets its own body once this is significantly better; body=shared, as in the
-                          paper: never
-With rho, neither step is used. The default order is together: it takes one pass over the samples instead of two, and
-with a single cluster HCFL+ is then FedAvg.
+                          paper: never; body=own: from the start
+With rho, neither step is used. After a split by tests, a client's weights lean towards its part (split=leaning), so
+that the next responsibilities can move a client that was placed wrongly. A linear model has no body: clusters have
+whole models, and the features of prototypes are the samples. The default order is together: it takes one pass over the
+samples instead of two, and with a single cluster HCFL+ is then FedAvg.
 
 backbone  likelihood      clients                                                   separated by    mu    split
 fedem     p(y|x)          train all heads, weighted by gamma                        any shift       0     soft

@@ -1,29 +1,36 @@
-"""Split tests that need no threshold: a cluster is split if this lowers the loss on held-out samples.
+"""Split tests that need no threshold: a cluster is split if its members clearly differ and separate models fit better.
 
-Every few rounds each client trains its cluster's model on a random half of its samples. The members of a cluster are
-divided into two parts by these updates (or by the distance of the method), and each part makes a model. On the other
-half of every client's samples, the model of its part is compared with the model of the whole cluster. The gain of
-client i is
+In a trial each client trains its cluster's model on a random half of its samples. The members of a cluster are divided
+into two parts by these updates (or by the distance of the method), and each part makes a model. Updates of few samples
+are noisy, so every member moves, a few times, to the part whose model has the lower loss on the half that trained it.
+The other half of a client's samples has trained neither model. On it, let
 
-    g_i = loss of the cluster's model - loss of the part's model,    on the half that trained neither.
+    d_i = loss under the model of the second part - loss under the model of the first part.
 
-If all members follow one distribution, the parts are random, and a part's model is a noisier version of the cluster's:
-the mean gain is not above zero. Two one-sided tests over clients, each at half the level, therefore have at most the
-stated rate of false splits: a t-test of the mean gain, weighted by samples, and a test with random signs of the gains,
-which keeps its power if a few clients have most of the samples. The tests of a run share this rate: with K clusters,
-the j-th trial tests each at the level 6 / (pi^2 j^2) times rate / K, which adds up to the rate over any number of
-trials.
+Do the members differ?  If they all follow one distribution, the parts say nothing about the other halves: clients of
+both parts have the same expected d_i. The agreement of a client is d_i minus the mean of all clients, with a minus sign
+in the second part; its mean is then zero. This is tested by two one-sided tests over clients, each at half the level: a
+t-test weighted by samples, and a test with random signs, which keeps its power if a few clients have most of the
+samples. Noise in the models, which makes separate models look worse than a common one, does not bias this test.
 
-Members are divided in two ways, by the method's distance and by the cosines of their updates; each is tested at half
-the level, and the better one counts. Updates of few samples are noisy. Before the test, every member therefore moves to
-the part whose model has the lower loss on the half that trained it.
+Is a split worthwhile?  The gain of a client is the loss under the cluster's model minus the loss under its part's
+model. Models of all samples gain more than those of halves; a quadratic approximation says how much
+(`HeldOut.expected_gain`). The expected gain must be above zero. For networks the gain must also be at least
+four times its standard error.
 
-Two more tests have the same form, one common model against one model for each part:
+Halvings of the samples are random, so a trial takes several, and each client's figures are means over them. Members are
+divided in two ways, by the method's distance and by the cosines of their updates; each is tested at half the level, and
+the better one counts. After an accepted split, every member joins the part whose model fits all its samples better.
 
-merge   The parts are two clusters, and the common model starts at the mean of their models. The clusters merge unless
-        the gain of two models over one has a p-value below 0.5.
+The tests of a run share the rate of false splits: with K clusters, the j-th trial since the last change of the clusters
+tests each at the level 6 / (pi^2 j^2) times rate / K, which adds up to the rate over any number of trials.
+
+Two more tests use the same halvings:
+
+merge   The parts are two clusters, and the common model starts at the mean of their models. The clusters merge if the
+        expected gain of two models is not above zero.
 bodies  The parts are all clusters, and only the body that they share is common or separate. Each cluster gets its own
-        body if the mean gain is above zero, by the same test at the level of a single test in each trial.
+        body if the mean gain is above zero, by the two tests above at the level of a single test in each trial.
 """
 
 from __future__ import annotations
@@ -312,7 +319,7 @@ def bipartition_by(parting: Parting, distance: Distance, rows: Params) -> tuple[
 @register("split-by-test")
 @dataclass(frozen=True)
 class SplitByTest(ProcedureStep):
-    """Splits a cluster if this lowers the loss on held-out halves of its members' samples, by a test.
+    """Splits a cluster if its members differ and separate models lower the loss, by tests on held-out halves.
 
     Example:
         >>> from coterie.methods import Tiered
@@ -324,7 +331,7 @@ class SplitByTest(ProcedureStep):
     partings: tuple[Parting, ...] = ("distance", "updates")
     """Ways to divide the members of a cluster; the one with the larger gain counts, and they share the level."""
     every: int = 5
-    """Number of rounds between trials."""
+    """Number of rounds from a change of the clusters to the first trial; the others follow after 2, 4, 8 times that."""
     warmup: int = 0
     """No trial before this round."""
     least: int = 2 * MIN_PART_SIZE
@@ -368,7 +375,7 @@ class SplitByTest(ProcedureStep):
 @register("merge-by-test")
 @dataclass(frozen=True)
 class MergeByTest(ProcedureStep):
-    """Merges two clusters if two models are no better than one on held-out halves of their members' samples.
+    """Merges two clusters if two models are not expected to be better than one, by held-out halves of their samples.
 
     Each test compares two clusters with similar models; a cluster is in at most one pair. New clusters wait for the
     next trial.
@@ -380,7 +387,7 @@ class MergeByTest(ProcedureStep):
     """
 
     every: int = 5
-    """Number of rounds from a change of the clusters to the first trial."""
+    """As in `SplitByTest`."""
     splits: ClassVar[bool] = True
     needs_ages: ClassVar[bool] = True
     reveals: ClassVar[Mapping[str, str]] = SplitByTest.reveals
@@ -406,7 +413,7 @@ class MergeByTest(ProcedureStep):
 class OwnBodiesByTest(ProcedureStep):
     """Gives every cluster its own body if this lowers the loss on held-out halves of the clients' samples.
 
-    The test waits until no cluster is newer than the previous trial. Bodies are never shared again.
+    Bodies are never shared again.
 
     Example:
         >>> from coterie.tiers import OwnBodiesByTest
@@ -415,7 +422,7 @@ class OwnBodiesByTest(ProcedureStep):
     """
 
     every: int = 5
-    """Number of rounds between trials."""
+    """As in `SplitByTest`."""
     rate: float = ERROR_RATE
     """Largest probability that a run separates bodies that do not differ."""
     splits: ClassVar[bool] = True
