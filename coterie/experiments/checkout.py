@@ -6,10 +6,10 @@ import subprocess
 import sys
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
-import coterie
 from coterie.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -43,11 +43,11 @@ def code_version() -> str:
     It ends in `-dirty` if files of `coterie`, `papers` or `benchmarks` other than results have been changed since.
     """
     try:
-        version = _git("describe", "--always")
+        described = _git("describe", "--always")
         changed = _git("status", "--porcelain", "--", "coterie", "papers", "benchmarks", ":(exclude)*.jsonl")
     except (OSError, subprocess.CalledProcessError):
-        return coterie.__version__
-    return f"{version}-dirty" if changed else version
+        return version("coterie")
+    return f"{described}-dirty" if changed else described
 
 
 def _git(*arguments: str) -> str:
