@@ -103,7 +103,7 @@ def test_every_generated_page_is_of_something_that_is_there():
     assert found == {path for path in {**generated_pages(), **generated_endings()} if path.startswith(folders)}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
 def test_a_page_that_is_written_by_hand_is_short(path):
     text = path.read_text()
     words = re.findall(r"[A-Za-z][\w'-]*", text.partition("<!-- Written by")[0])

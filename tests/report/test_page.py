@@ -268,3 +268,13 @@ def test_the_page_of_a_run_without_groups_begins_with_that(tmp_path):
     assert "One model is as good" in header
     for absent in ("this run is</th>", "a cluster's clients", "Intervals take the clusters as given", "others use the"):
         assert absent not in page
+
+
+def test_the_page_of_a_run_with_given_models_says_how_to_repeat_it(tmp_path):
+    data = coterie.scenario("mixed-regression", clients=8, dimension=2, groups=2)
+    given = [{"weight": np.ones(2)}, {"weight": -np.ones(2)}]
+    result = coterie.fit(data, "ifca", clusters=2, init=given, rounds=1)
+    page = coterie.write_report(result, tmp_path / "report.html").read_text()
+    assert "pass the same ones as <code>init</code>" in page
+    other = coterie.fit(data, "ifca", clusters=2, rounds=1)
+    assert "pass the same ones" not in coterie.write_report(other, tmp_path / "other.html").read_text()
