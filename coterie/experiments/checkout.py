@@ -5,12 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import cache
-<<<<<<< HEAD
-from importlib import import_module, metadata
-=======
 from importlib import import_module
 from importlib.metadata import version
->>>>>>> w-docs
 from pathlib import Path
 from types import ModuleType
 
@@ -50,13 +46,8 @@ def code_version() -> str:
         described = _git("describe", "--always")
         changed = _git("status", "--porcelain", "--", "coterie", "papers", "benchmarks", ":(exclude)*.jsonl")
     except (OSError, subprocess.CalledProcessError):
-<<<<<<< HEAD
-        return metadata.version("coterie")
-    return f"{version}-dirty" if changed else version
-=======
         return version("coterie")
     return f"{described}-dirty" if changed else described
->>>>>>> w-docs
 
 
 def _git(*arguments: str) -> str:
