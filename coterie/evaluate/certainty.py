@@ -51,8 +51,8 @@ SAMPLES_PER_PARAMETER = 5
 LEAST_WEIGHT = math.exp(-4)
 TRIED_WEIGHTS = np.exp(np.linspace(math.log(LEAST_WEIGHT), 0, 45))
 CAUTION = 0.8
-"""Factor of every measured weight, chosen on drawn scenarios: clients were assigned and models found by the same losses,
-so that the measured weights come out too large, most with networks."""
+"""Factor of every measured weight, chosen on drawn scenarios: clients were assigned and models found by the same
+losses, so that the measured weights come out too large, most with networks."""
 WEIGHT_DEVIATION = 2.0
 """Standard deviation of the prior of the logarithm of a weight, whose mode is 1."""
 CLIENTS_AT_ONCE = 1000
