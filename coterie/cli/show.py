@@ -327,11 +327,11 @@ def plain_table(console: Console, title: str, header: Sequence[str], rows: Seque
 
 def claims(console: Console, made: Sequence[Claim]) -> None:
     """Print one line for each claim, with its verdict first."""
-    words = {True: ("holds", "green"), False: ("fails", "red"), None: ("not run", "yellow")}
+    colours = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not run": "yellow"}
     console.print()
     for claim in made:
-        word, colour = words[claim.holds]
-        console.print(Text.assemble((f"{word:<8}", colour), visible(f"{claim.text}: {claim.evidence}")))
+        verdict = (f"{claim.verdict:<14}", colours[claim.verdict])
+        console.print(Text.assemble(verdict, visible(f"{claim.text}: {claim.evidence}")))
 
 
 def sweep(console: Console, found: Sweep) -> None:

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import ConfigError, CoterieError
+from coterie.experiments.checkout import code_version
 from coterie.experiments.processes import in_processes
 from coterie.experiments.reproduction import Cell, Figures, Found, Reproduction
-from coterie.experiments.results import append
+from coterie.experiments.results import Measured, append
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """Function that measures a cell in a worker process and returns its figures and its duration in seconds."""
+    """Function that measures a cell in a worker process."""
 
     out: Path
 
-    def __call__(self, cell: Cell) -> tuple[Figures, float]:
-        started = time.perf_counter()
-        return cell.measure(folder_of(self.out, cell)), time.perf_counter() - started
+    def __call__(self, cell: Cell) -> Measured:
+        folder, started = folder_of(self.out, cell), time.perf_counter()
+        resumed = cell.done(folder) > 0
+        return Measured(cell.measure(folder), time.perf_counter() - started, resumed)
 
 
 OnProgress = Callable[[Cell, int], None]
@@ -63,6 +65,7 @@ def run_cells(
 ) -> list[str]:
     """Run or resume cells, append each finished cell to the results file, and return one line for each failure."""
     failed: list[str] = []
+    version = code_version()
 
     def watch(unfinished: Sequence[Cell]) -> None:
         for cell in unfinished:
@@ -72,8 +75,7 @@ def run_cells(
         if isinstance(outcome, CoterieError):
             failed.append(f"{cell.name}, seed {cell.seed}: {outcome}")
             continue
-        figures, seconds = outcome
-        append(results, kept_as, cell, figures, seconds)
+        append(results, kept_as, cell, outcome, version)
         on_progress(cell, cell.work)
-        on_cell(cell, figures, seconds)
+        on_cell(cell, outcome.figures, outcome.seconds)
     return failed
