@@ -88,7 +88,7 @@ def profile_rows(found: Groups, subject: Subject | None = None) -> list[dict[str
 
 def _row(name: str, cells: Sequence[tuple[str, str]], total: str) -> dict[str, Any]:
     """Return a row of the table: the text and the remark of each group, and the text of all groups together."""
-    return {"name": name, "cells": list(cells), "all": total}
+    return {"name": name, "cells": list(cells), "all": total, "sides": any(side for _, side in cells)}
 
 
 def _mean(found: Groups, values: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from coterie.cluster.executor import chosen_executor
-from coterie.core.dataset import ClientDirectory
+from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.numbers import finite_numbers
 from coterie.core.state import ServerState
 from coterie.data import SCENARIOS, scenario
@@ -24,6 +24,7 @@ from coterie.engines.in_process import InProcess
 from coterie.errors import CoterieError, DivergenceWarning, RunError, memory_failures
 from coterie.learners import LearnerChoice
 from coterie.learners.base import has_features
+from coterie.learners.linear import Linear
 from coterie.methods.initializers import GivenModels
 from coterie.methods.rates import RATE, find_rate
 from coterie.plugins.loading import load_installed
@@ -55,6 +56,9 @@ from coterie.training.runs.journal import TrialLog
 from coterie.training.stopping import Settling, Watch
 from coterie.training.trials import TrialJob, on_workers
 
+FAR_MEAN, FAR_SCALE = 10.0, 10.0
+"""Mean of targets, and scale of drawn coefficients, in standard deviations of the targets, beyond which one of several
+linear models often attracts all clients."""
 LARGEST_MEAN, LARGEST_RATIO = 3.0, 10.0
 """Largest mean of a target, and ratio of its standard deviation to 1 in both directions, that a network learns well."""
 
@@ -177,16 +181,37 @@ def initialize(plan: Plan) -> Initialized:
 
 
 def _target_notes(plan: Plan) -> list[str]:
-    """Return a note if a network starts far from the targets of a table, which only linear models start at."""
+    """Return a note if models start far from the targets, so that one of them may attract all clients.
+
+    Linear models of a table start at its targets.
+    """
     schema = plan.data.schema
+    if not schema.is_table:
+        return _odd_targets(plan)
     mean, deviation = schema.target_scale
     of_usual_size = abs(mean) <= LARGEST_MEAN and 1 / LARGEST_RATIO <= deviation <= LARGEST_RATIO
-    if schema.classes or not schema.is_table or of_usual_size or not has_features(plan.learner):
+    if schema.classes or of_usual_size or not has_features(plan.learner):
         return []
     return [
         f"target {schema.target!r} has the mean {mean:.4g} and the standard deviation {deviation:.4g}, but a network "
         f"starts near 0 and may not get there: train on ({schema.target} - {mean:.4g}) / {deviation:.4g} instead, or "
         "use --learner linear:bias=true"
+    ]
+
+
+def _odd_targets(plan: Plan) -> list[str]:
+    """Return a note if several linear models are drawn far from the targets of arrays, or are much larger."""
+    data, learner = plan.data, plan.learner
+    drawn = plan.method.initializer.random and plan.method.groups.found
+    if not isinstance(data, FederatedDataset) or not isinstance(learner, Linear) or learner.center or not drawn:
+        return []
+    mean, deviation = float(data.train.y.mean()), float(data.train.y.std(unbiased=False))
+    if deviation == 0 or (abs(mean) <= FAR_MEAN * deviation and learner.scale <= FAR_SCALE * deviation):
+        return []
+    return [
+        f"the targets have the mean {mean:.4g} and the standard deviation {deviation:.4g}, but models start near 0 "
+        f"with coefficients of about {learner.scale:g}, so that one of them may attract all clients: standardise the "
+        f"targets, or use learner linear:bias=true,scale={deviation / 10:.3g},center={mean:.6g}"
     ]
 
 

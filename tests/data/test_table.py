@@ -156,6 +156,26 @@ def test_results_do_not_depend_on_the_unit_of_the_target(unit, origin):
     assert other.metrics["rmse"] == pytest.approx(plain.metrics["rmse"] * unit, rel=1e-6)
 
 
+@pytest.mark.parametrize(("unit", "origin"), [(1e-6, 0.0), (1e4, 1e6)])
+def test_targets_of_arrays_far_from_the_first_models_get_a_note(unit, origin):
+    random = np.random.default_rng(0)
+    clients = [(x, (-1) ** k * x[:, 0] * unit + origin) for k, x in enumerate(random.normal(size=(6, 30, 2)))]
+    with pytest.warns(UserWarning, match="one of them may attract all clients") as caught:
+        coterie.fit(coterie.from_arrays(clients), "ifca", clusters=2, rounds=2)
+    learner = str(caught[0].message).rpartition("learner ")[2]
+    found = coterie.fit(coterie.from_arrays(clients), "ifca", clusters=2, rounds=60, learner=learner)
+    assert len(set(found.assignments.values())) == 2
+
+
+def test_a_run_can_start_from_that_of_a_table_with_other_means():
+    random = np.random.default_rng(0)
+    table = {"site": ["a", "b", "c"] * 20, "x": random.normal(size=60), "y": random.normal(size=60)}
+    first = coterie.fit(from_table(table, client="site", target="y"), "fedavg", rounds=2)
+    later = from_table(table | {"x": table["x"] + 0.5}, client="site", target="y")
+    with pytest.warns(UserWarning, match="scaled with other means"):
+        coterie.fit(later, "fedavg", rounds=2, init=first)
+
+
 def test_unscaled_features_have_first_models_of_the_usual_size():
     found = from_table(TABLE | {"score": list(range(8))}, **BOTH, standardize=False)
     assert found.recommended["learner"].startswith("linear:bias=true,scale=1,center=")
