@@ -92,6 +92,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/private.py
 	$(BIN)/python benchmarks/poisoning.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/cluster.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

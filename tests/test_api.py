@@ -42,6 +42,7 @@ def test_the_public_names_are_these_and_no_others():
         "fit",
         "from_arrays",
         "from_hf",
+        "from_parquet_dir",
         "from_rows",
         "from_table",
         "from_torch",
@@ -58,6 +59,7 @@ def test_the_public_names_are_these_and_no_others():
         "sweep",
         "testing",
         "tiers",
+        "to_parquet_dir",
         "write_report",
     }
     for name in coterie.__all__:

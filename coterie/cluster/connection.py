@@ -28,8 +28,10 @@ except ImportError as error:
 
 CONNECT_SECONDS = 20
 """Longest time until a scheduler must answer."""
-WAIT_SECONDS = 60
+WAIT_SECONDS = 180
 """Longest time without any worker, after which work is given up."""
+CHECK_SECONDS = 180
+"""Longest time until a new worker must have imported Coterie."""
 POLL_SECONDS = 1.0
 """Time between two looks at the cluster while a result is awaited."""
 PATIENT_POLLS = 3
@@ -59,7 +61,7 @@ class Connection:
         """Return the present workers by address, except those that have joined just now and are still being checked.
 
         Raises:
-            WorkerError: if there is none within a minute.
+            WorkerError: if there is none within three minutes.
             ConfigError: if a worker has several threads or another version.
         """
         with self.failures():
@@ -170,7 +172,11 @@ def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str,
             "process for each core (--nworkers)"
         )
     try:
-        theirs, ours = future.result(timeout=WAIT_SECONDS), worker.facts()
+        theirs, ours = future.result(timeout=CHECK_SECONDS), worker.facts()
+    except TimeoutError as error:
+        raise WorkerError(
+            f"worker {address} has not imported Coterie within {CHECK_SECONDS} s: resume the run when it is less busy"
+        ) from error
     except ImportError as error:
         raise ConfigError(
             f"worker {address} cannot import {error.name or error}: install the same packages on all machines"

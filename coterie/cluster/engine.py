@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +20,7 @@ from distributed import Future
 from coterie.client.group import ClientGroup
 from coterie.cluster import worker
 from coterie.cluster.connection import Connection, ForgottenTaskError, connected
-from coterie.cluster.shard_data import ShardRecipe, encode_shard, shard_of
+from coterie.cluster.shard_data import ShardRecipe, encode_shard, framed, shard_of
 from coterie.cluster.worker import KEPT_SHARE, WorkerTerms
 from coterie.core.client_state import ClientStateStore
 from coterie.core.dataset import ClientDirectory, FederatedDataset, torch_dtype
@@ -210,10 +210,11 @@ class DaskShards(Simulation):
             homes = {self._places[shard] for shard, _ in parts[first:stop]}
             key, home = f"{question}-{first}-{stop}", self._places[parts[first][0]]
             if len(homes) == 1:
-                asked = [(self._recipes[shard], part) for shard, part in parts[first:stop]]
-                sent = [self._sent.get(shard) for shard, _ in parts[first:stop]]
+                each = [(self._recipes[shard].encode(), part) for shard, part in parts[first:stop]]
+                asked = framed([self._terms.encode(), *chain.from_iterable(each)])
+                sent = [self._sent[shard] for shard, _ in parts[first:stop] if shard in self._sent]
                 return self.connection.submit(
-                    worker.serve_shards, self._terms, given, asked, sent, key=key, at=home, retries=RETRIES
+                    worker.serve_shards, asked, given, *sent, key=key, at=home, retries=RETRIES
                 )
             half = first + (stop - first + 1) // 2
             halves = tree(first, half), tree(half, stop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,22 @@ def shard_of(data: FederatedDataset, positions: Positions, tested: bool) -> Fede
     part = data.take(positions)
     test = None if part.test is None or not tested else part.test.alone()
     return FederatedDataset("shard", part.train.alone(), test)
+
+
+def framed(parts: Sequence[bytes]) -> bytes:
+    """Return several messages as one, since Dask looks into lists of arguments one by one."""
+    lengths = json.dumps([len(part) for part in parts]).encode()
+    return b"".join([len(lengths).to_bytes(8, "little"), lengths, *parts])
+
+
+def unframed(data: bytes) -> list[bytes]:
+    """Return the messages that `framed` joined."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    found = []
+    for length in json.loads(data[8:start]):
+        found.append(data[start : start + length])
+        start += length
+    return found
 
 
 def encode_shard(data: FederatedDataset) -> bytes:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
+from itertools import repeat
 from typing import Any
 
 import psutil
@@ -22,7 +23,7 @@ import coterie.data.parquet
 import coterie.data.registry
 import coterie.tiers  # noqa: F401 a question names tasks, tier members and sources, which these imports register
 from coterie.client.group import ClientGroup
-from coterie.cluster.shard_data import ShardRecipe, decode_shard, in_folder, shard_of
+from coterie.cluster.shard_data import ShardRecipe, decode_shard, in_folder, shard_of, unframed
 from coterie.core.dataset import FederatedDataset
 from coterie.core.plain import from_plain, to_plain
 from coterie.core.shard import Shard
@@ -75,23 +76,24 @@ class WorkerTerms:
         return terms
 
 
-def serve_shards(terms: str, common: bytes, shards: Sequence[tuple[str, bytes]], sent: Sequence[bytes | None]) -> bytes:
+def serve_shards(question: bytes, common: bytes, *sent: bytes) -> bytes:
     """Answer a question for several adjacent shards.
 
     Args:
-        terms: Facts about the run.
+        question: Facts about the run, then the recipe of each shard and its part of the question, framed.
         common: The part of the question that all shards share.
-        shards: Recipe and part of the question of each shard.
-        sent: Data of each shard; None if the shard has a source.
+        sent: Data of each shard; nothing if the shards have a source.
 
     Returns:
         The merged answer.
     """
+    facts_of_run, *each = unframed(question)
+    terms, recipes, parts = facts_of_run.decode(), each[::2], each[1::2]
     try:
-        known, question = WorkerTerms.decode(terms), CommonPart.decode(common)
+        known, shared = WorkerTerms.decode(terms), CommonPart.decode(common)
         answers = [
-            serve(_clients(known, terms, recipe, data), question, ShardPart.decode(part))
-            for (recipe, part), data in zip(shards, sent, strict=True)
+            serve(_clients(known, terms, recipe.decode(), data), shared, ShardPart.decode(part))
+            for recipe, part, data in zip(recipes, parts, sent or repeat(None, len(parts)), strict=True)
         ]
         return reduce_pairwise(answers, Answer.join).encode()
     except CoterieError as error:

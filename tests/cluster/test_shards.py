@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import coterie
 from coterie.cluster.address import read_workers
 from coterie.cluster.engine import SHARDS, DaskShards, shard_count
-from coterie.cluster.shard_data import ShardRecipe, decode_shard, encode_shard, in_folder, shard_of
+from coterie.cluster.shard_data import ShardRecipe, decode_shard, encode_shard, framed, in_folder, shard_of, unframed
 from coterie.cluster.worker import Kept
 from coterie.core.client_state import NEVER, ROUNDS, ClientStateStore, joined_rows
 from coterie.core.messages import Reply
@@ -139,6 +139,11 @@ def test_kept_values_are_dropped_in_the_order_of_their_last_use():
         assert recall(key, size) == key
     assert loaded == ["a", "b", "c", "b", "huge"]
     assert list(kept.values) == ["huge"]
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_framed_messages_come_out_as_they_went_in(parts):
+    assert unframed(framed(parts)) == parts
 
 
 def test_texts_that_name_workers():
