@@ -3,7 +3,7 @@
     python benchmarks/workloads.py            # all three; some minutes
     python benchmarks/workloads.py --part 20  # W1 on a twentieth of the clients instead of a tenth
     python benchmarks/workloads.py --memory   # the peak memory of a round of W1, all 4800 clients of 50 samples
-    python benchmarks/workloads.py --fit      # a whole fit of W2's size as a user calls it, and its time outside the rounds
+    python benchmarks/workloads.py --fit      # a fit of W2's size as a user calls it, and its time outside rounds
     python benchmarks/workloads.py --small    # a hundred rounds of 60 clients x 96 samples, d=5, as a user calls them
 
 W1  a round of IFCA as on rotated MNIST: K=4, 784-200-10, 10 full-batch steps, every client, cluster choice included;

@@ -13,6 +13,7 @@ from coterie.core.dataset import Profile
 from coterie.core.threads import Workers
 from coterie.engines.threads import in_threads
 from coterie.learners import make_learner, one_pass
+from coterie.learners.linear import Linear
 from coterie.learners.local_training import FullBatch, MiniBatch, ProximalStep
 from coterie.learners.one_pass import Chunks, RoundWork
 from coterie.learners.one_pass_kernels import exponential, log_of_one_plus
@@ -30,6 +31,13 @@ CASES = {
 }
 WORK = {"1 step": FullBatch(steps=1), "4 steps": FullBatch(steps=4), "proximal": FullBatch(steps=3, prox=0.3)}
 FIXED = torch.tensor([[0, 3], [-1, 2], [1, -1], [-1, -1], [0, 2], [1, 3], [0, -1]])
+
+
+class Absolute(Linear):
+    """Linear regression with another loss."""
+
+    def loss(self, outputs, y):
+        return (outputs - y).abs()
 
 
 def samples(classes):
@@ -148,6 +156,8 @@ def test_only_plain_full_batch_steps_are_done_in_one_pass():
         assert not pays(name, MiniBatch(batch_size=2))
         assert not pays(name, ProximalStep())
         assert not pays(name, FullBatch(optimizer=SGD(momentum=0.9)))
+    absolute = Absolute(D)
+    assert not absolute.one_pass_pays(FullBatch(), absolute.start([1, 2], torch.float64))
     squares = make_learner("linear:degree=2", Profile((D,), None))
     assert not squares.one_pass_pays(FullBatch(), squares.start([1, 2], torch.float64))
 
