@@ -115,7 +115,6 @@ def test_matrices_are_stored_only_if_they_fit():
 
 def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
     monkeypatch.setattr(one_pass, "CHUNK_BYTES", 4 * D * 8)
-    monkeypatch.setattr(one_pass, "SUMS_SHARE", 0)
     monkeypatch.setattr(one_pass, "THREAD_BYTES", 1)
     learner, work = case("linear", FullBatch(steps=1))
     alone = learner.one_pass(work)
@@ -131,13 +130,21 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
 def test_chunks_cover_all_clients_with_about_equally_many_samples(monkeypatch, count):
     monkeypatch.setattr(one_pass, "MOST_CHUNKS", count)
     monkeypatch.setattr(one_pass, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(one_pass, "SUMS_SHARE", 0)
     bounds = Chunks.of(case("linear", FullBatch())[1]).bounds
     assert len(bounds) == count + 1
     assert (bounds[0], bounds[-1]) == (0, len(SIZES))
     assert (np.diff(bounds) >= 0).all()
     each = [sum(SIZES[a:b]) for a, b in itertools.pairwise(bounds)]
     assert max(each) <= sum(SIZES) / count + max(SIZES)
+
+
+def test_sums_of_chunks_are_limited(monkeypatch):
+    monkeypatch.setattr(one_pass, "CHUNK_BYTES", 1)
+    work = case("linear", FullBatch())[1]
+    monkeypatch.setattr(one_pass, "SUMS_BYTES", 3 * work.models["weight"].nbytes)
+    assert len(Chunks.of(work)) == 3
+    monkeypatch.setattr(one_pass, "SUMS_BYTES", 0)
+    assert len(Chunks.of(work)) == 1
 
 
 def test_overflow_is_reported():
