@@ -31,8 +31,8 @@ CHUNK_BYTES = 2 << 20
 """Approximate size of the features of a chunk of clients."""
 MOST_CHUNKS = 64
 """Largest number of chunks."""
-SUMS_SHARE = 32
-"""The sums of all chunks take at most one part in so many of the memory of the features, unless there is one chunk."""
+SUMS_BYTES, SUMS_SHARE = 32 << 20, 32
+"""Largest size of the sums of all chunks: this many bytes, or the size of the features divided by `SUMS_SHARE`."""
 THREAD_BYTES = 1 << 20
 """Minimum size of the features for each thread."""
 
@@ -136,7 +136,8 @@ class Chunks:
         sizes, x = work.shard.sizes, work.shard.x
         total = int(sizes.sum()) * (x[:1].numel() * x.element_size())
         model_bytes = sum(p.numel() * p.element_size() for p in work.models.values())
-        count = min(MOST_CHUNKS, total // CHUNK_BYTES, total // max(1, SUMS_SHARE * model_bytes), len(sizes))
+        affordable = max(SUMS_BYTES, total // SUMS_SHARE) // model_bytes
+        count = min(MOST_CHUNKS, total // CHUNK_BYTES, affordable, len(sizes))
         if count <= 1:
             return cls(np.array([0, len(sizes)]), 1, work.workers)
         ends = np.concatenate([[0], np.cumsum(sizes)])

@@ -13,6 +13,7 @@ from coterie.core.dataset import Profile
 from coterie.core.threads import Workers
 from coterie.engines.threads import in_threads
 from coterie.learners import make_learner, one_pass
+from coterie.learners.linear import Linear
 from coterie.learners.local_training import FullBatch, MiniBatch, ProximalStep
 from coterie.learners.one_pass import Chunks, RoundWork
 from coterie.learners.one_pass_kernels import exponential, log_of_one_plus
@@ -30,6 +31,13 @@ CASES = {
 }
 WORK = {"1 step": FullBatch(steps=1), "4 steps": FullBatch(steps=4), "proximal": FullBatch(steps=3, prox=0.3)}
 FIXED = torch.tensor([[0, 3], [-1, 2], [1, -1], [-1, -1], [0, 2], [1, 3], [0, -1]])
+
+
+class Absolute(Linear):
+    """Linear regression with another loss."""
+
+    def loss(self, outputs, y):
+        return (outputs - y).abs()
 
 
 def samples(classes):
@@ -107,7 +115,6 @@ def test_matrices_are_stored_only_if_they_fit():
 
 def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
     monkeypatch.setattr(one_pass, "CHUNK_BYTES", 4 * D * 8)
-    monkeypatch.setattr(one_pass, "SUMS_SHARE", 0)
     monkeypatch.setattr(one_pass, "THREAD_BYTES", 1)
     learner, work = case("linear", FullBatch(steps=1))
     alone = learner.one_pass(work)
@@ -123,13 +130,21 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
 def test_chunks_cover_all_clients_with_about_equally_many_samples(monkeypatch, count):
     monkeypatch.setattr(one_pass, "MOST_CHUNKS", count)
     monkeypatch.setattr(one_pass, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(one_pass, "SUMS_SHARE", 0)
     bounds = Chunks.of(case("linear", FullBatch())[1]).bounds
     assert len(bounds) == count + 1
     assert (bounds[0], bounds[-1]) == (0, len(SIZES))
     assert (np.diff(bounds) >= 0).all()
     each = [sum(SIZES[a:b]) for a, b in itertools.pairwise(bounds)]
     assert max(each) <= sum(SIZES) / count + max(SIZES)
+
+
+def test_sums_of_chunks_are_limited(monkeypatch):
+    monkeypatch.setattr(one_pass, "CHUNK_BYTES", 1)
+    work = case("linear", FullBatch())[1]
+    monkeypatch.setattr(one_pass, "SUMS_BYTES", 3 * work.models["weight"].nbytes)
+    assert len(Chunks.of(work)) == 3
+    monkeypatch.setattr(one_pass, "SUMS_BYTES", 0)
+    assert len(Chunks.of(work)) == 1
 
 
 def test_overflow_is_reported():
@@ -148,6 +163,8 @@ def test_only_plain_full_batch_steps_are_done_in_one_pass():
         assert not pays(name, MiniBatch(batch_size=2))
         assert not pays(name, ProximalStep())
         assert not pays(name, FullBatch(optimizer=SGD(momentum=0.9)))
+    absolute = Absolute(D)
+    assert not absolute.one_pass_pays(FullBatch(), absolute.start([1, 2], torch.float64))
     squares = make_learner("linear:degree=2", Profile((D,), None))
     assert not squares.one_pass_pays(FullBatch(), squares.start([1, 2], torch.float64))
 
