@@ -103,6 +103,13 @@ def body_gradient(top: Top) -> GradientOf:
     return gradient_of
 
 
+def hidden_values(theta: Params, images: Tensor) -> Tensor:
+    """Return the inputs of the last layer, (B, n, d), of model b {name: (B, ...)} on images (B, n, ...)."""
+    network = StepsOfCNN()
+    network.load(theta, images)
+    return network.hidden(theta)
+
+
 def outputs_of_all(models: Params, images: Tensor) -> Tensor:
     """Return the outputs of all models on the same images, (S, n, outputs).
 
