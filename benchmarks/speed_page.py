@@ -25,9 +25,9 @@ Compare ratios rather than seconds, because timings vary between machines and ru
 
 READING = """## How to read it
 
-- *Loop* is a plain loop over the clients on the same data in the same process, with the same number of threads for
-  linear algebra; *ratio* is how many times longer it takes. For cluster heads it is a round of FedAvg with a pass that
-  scores its model.
+- *Loop* is a plain loop over the clients on the same data in the same process, with one thread or with as many as
+  ours, whichever is faster; *ratio* is how many times longer it takes. For cluster heads it is a round of FedAvg with a
+  pass that scores its model.
 - *Limits* is how many times longer a row takes than the machine's limit. *pass*: one-thread `numpy.sum` over the
   features. *GEMM*: the operations of the direct form at the speed of a large product in float32 with the same number
   of threads, by the faster of the libraries in torch. W1 needs fewer operations than the direct form.

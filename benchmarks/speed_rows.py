@@ -72,17 +72,32 @@ class Row:
 
 
 def in_turns(ours: Work, *others: Work, rounds: int = ROUNDS, loops: int = LOOPS) -> list[float]:
-    """Return the median seconds of each; the first is timed `rounds` times, the others in turns with its first ones."""
-    times: list[list[float]] = [[] for _ in range(1 + len(others))]
-    ours()
-    for other in others:
-        other()
-    for turn in range(rounds):
-        for found, work in zip(times, (ours, *(others if turn < loops else ())), strict=False):
-            begun = time.perf_counter()
-            work()
-            found.append(time.perf_counter() - begun)
-    return [statistics.median(found) for found in times]
+    """Return the median seconds of each; the first is timed `rounds` times, the others in turns with its first ones.
+
+    The others run with one thread and with all threads of torch, and the better of both counts: the threads of torch
+    often cost more than they save in a loop of small operations.
+    """
+    threads = torch.get_num_threads()
+    both = sorted({1, threads})
+    mine: list[float] = []
+    theirs: list[dict[int, list[float]]] = [{count: [] for count in both} for _ in others]
+    for turn in range(rounds + 1):  # the first turn is for warming up
+        mine.append(_timed(ours))
+        for found, work in zip(theirs, others if turn <= loops else (), strict=False):
+            for count in both:
+                torch.set_num_threads(count)
+                found[count].append(_timed(work))
+            torch.set_num_threads(threads)
+    return [
+        statistics.median(mine[1:]),
+        *(min(statistics.median(times[1:]) for times in found.values()) for found in theirs),
+    ]
+
+
+def _timed(work: Work) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
 
 
 def gemm_seconds(flop: float) -> float:
