@@ -18,7 +18,13 @@ from coterie.learners.local_training import LocalTraining
 from coterie.learners.module import ModuleWithHead, fields_of, module_with_head
 from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
-from coterie.learners.networks.small_cnn import body_gradient, hidden_values, outputs_of_all, plain_gradient
+from coterie.learners.networks.small_cnn import (
+    body_gradient,
+    gradient_of_all,
+    hidden_values,
+    outputs_of_all,
+    plain_gradient,
+)
 
 ACTIVATION_BYTES = 8 << 20
 """Maximum size of the activations of images that are processed together."""
@@ -163,6 +169,17 @@ class CNN(ModuleWithHead):
         def descend(rows: slice, part: Block) -> Descent:
             gradient_of = body_gradient(Top.of(heads.rows(rows), self.classes))
             return descend_by_steps(gradient_of, rows_of(body, rows), part, training, lr)
+
+        return group_by_group(descend, block, self._together(block, training)).change
+
+    def descend_all(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None
+    ) -> Params:
+        """Return the change of body and heads by steps on both together, computed without autograd."""
+
+        def descend(rows: slice, part: Block) -> Descent:
+            centre = None if towards is None else rows_of(towards, rows)
+            return descend_by_steps(gradient_of_all(self.classes), rows_of(theta, rows), part, training, lr, centre)
 
         return group_by_group(descend, block, self._together(block, training)).change
 
