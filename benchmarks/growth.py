@@ -37,10 +37,12 @@ def table(name: str, values: Sequence[int], costs: Sequence[Cost]) -> None:
         )
 
 
-def plot(costs_by_m: Sequence[Cost], clients: Sequence[int], costs_by_k: Sequence[Cost], held: int) -> str:
+def plot(
+    costs_by_m: Sequence[Cost], clients: Sequence[int], costs_by_k: Sequence[Cost], clusters: Sequence[int], held: int
+) -> str:
     """Two panels side by side: milliseconds a round against the clients and against the clusters."""
     left = _panel("clients m, K = 4", clients, [1e3 * cost.round for cost in costs_by_m])
-    right = _panel(f"clusters K, m = {held:,}", CLUSTERS, [1e3 * cost.round for cost in costs_by_k])
+    right = _panel(f"clusters K, m = {held:,}", clusters, [1e3 * cost.round for cost in costs_by_k])
     moved = tag("g", *right, transform=f"translate({WIDTH} 0)")
     label = "Milliseconds a round of IFCA on linear models against the clients and against the clusters"
     box = f"0 0 {2 * WIDTH:.0f} {HEIGHT:.0f}"
@@ -88,4 +90,4 @@ if __name__ == "__main__":
     by_k = [measure_apart(Case(held, 10, 100, K)) for K in CLUSTERS]
     table("clusters", CLUSTERS, by_k)
     if chosen.plot is not None:
-        chosen.plot.write_text(plot(by_m, clients, by_k, held))
+        chosen.plot.write_text(plot(by_m, clients, by_k, CLUSTERS, held))

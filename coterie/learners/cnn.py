@@ -18,7 +18,13 @@ from coterie.learners.local_training import LocalTraining
 from coterie.learners.module import ModuleWithHead, fields_of, module_with_head
 from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
-from coterie.learners.networks.small_cnn import body_gradient, outputs_of_all, plain_gradient
+from coterie.learners.networks.small_cnn import (
+    body_gradient,
+    gradient_of_all,
+    hidden_values,
+    outputs_of_all,
+    plain_gradient,
+)
 
 ACTIVATION_BYTES = 8 << 20
 """Maximum size of the activations of images that are processed together."""
@@ -104,15 +110,34 @@ class CNN(ModuleWithHead):
         """Return the number of clients that are trained together."""
         width = block.y.shape[1]
         samples = width if training.full_batch_steps is not None else training.batch_size_for(width)
-        return max(1, self._images_at_once(block) // samples)
+        return max(1, self._images_at_once(block.x) // samples)
 
-    def _images_at_once(self, block: Block) -> int:
+    def _images_at_once(self, x: Tensor) -> int:
         """Return the number of images whose activations stay in the cache."""
-        pixels = block.x.shape[-1] * block.x.shape[-2]
-        return max(1, ACTIVATION_BYTES // (2 * self.channels * pixels * block.x.element_size()))
+        return max(1, ACTIVATION_BYTES // (2 * self.channels * x.shape[-1] * x.shape[-2] * x.element_size()))
+
+    def features(self, theta: Params, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and any(p.requires_grad for p in theta.values()):
+            return super().features(theta, x)
+        at_once = self._images_at_once(x)
+        clients, samples = max(1, at_once // x.shape[1]), min(at_once, x.shape[1])
+        return torch.cat(
+            [
+                torch.cat(
+                    [hidden_values(rows_of(theta, rows), some) for some in torch.split(x[rows], samples, dim=1)], dim=1
+                )
+                for rows in (slice(first, first + clients) for first in range(0, len(x), clients))
+            ]
+        )
+
+    def outputs(self, theta: Params, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and any(p.requires_grad for p in theta.values()):
+            return super().outputs(theta, x)
+        weight, bias = theta["fc2.weight"].transpose(1, 2), theta["fc2.bias"][:, None]
+        return self._shaped(torch.baddbmm(bias, self.features(theta, x), weight))
 
     def score(self, models: Params, block: Block) -> Scored:
-        parts = torch.split(block.x.flatten(0, 1), self._images_at_once(block))
+        parts = torch.split(block.x.flatten(0, 1), self._images_at_once(block.x))
         pieces = [outputs_of_all(models, images) for images in parts]
         outputs = self._shaped(torch.cat(pieces, dim=1))
         losses = self.loss(outputs, block.y.flatten().expand(outputs.shape[:2]))
@@ -144,6 +169,17 @@ class CNN(ModuleWithHead):
         def descend(rows: slice, part: Block) -> Descent:
             gradient_of = body_gradient(Top.of(heads.rows(rows), self.classes))
             return descend_by_steps(gradient_of, rows_of(body, rows), part, training, lr)
+
+        return group_by_group(descend, block, self._together(block, training)).change
+
+    def descend_all(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None
+    ) -> Params:
+        """Return the change of body and heads by steps on both together, computed without autograd."""
+
+        def descend(rows: slice, part: Block) -> Descent:
+            centre = None if towards is None else rows_of(towards, rows)
+            return descend_by_steps(gradient_of_all(self.classes), rows_of(theta, rows), part, training, lr, centre)
 
         return group_by_group(descend, block, self._together(block, training)).change
 

@@ -9,7 +9,15 @@ import torch
 
 from coterie.core.dataset import Profile
 from coterie.learners import MiniBatch, make_learner
-from coterie.learners.heads import descend_body, descend_body_by_autograd, for_heads, heads_of
+from coterie.learners.heads import (
+    Heads,
+    descend_body,
+    descend_body_by_autograd,
+    descend_together,
+    for_heads,
+    heads_of,
+)
+from coterie.learners.module import ModuleWithHead, fields_of
 from coterie.learners.networks import small_cnn
 from coterie.learners.networks.small_cnn import StepsOfCNN
 from tests.core.make import class_data, make_block, regression_data
@@ -103,3 +111,23 @@ def test_the_body_below_heads_is_trained_as_by_autograd():
     plain = descend_body_by_autograd(learner, body, heads, for_heads(block, gamma), work, 0.1)
     for name, value in plain.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("pulled", [False, True])
+@pytest.mark.parametrize("classes", [3, None])
+def test_body_and_heads_are_trained_together_as_by_autograd(classes, pulled):
+    learner = make_learner("cnn:channels=2,hidden=4", Profile((4, 4), classes))
+    data = class_data([6, 9, 2], (4, 4), 3) if classes else regression_data([6, 9, 2], 16)
+    block = make_block([(x.reshape(-1, 4, 4), y) for x, y in data])
+    clusters = learner.start([1, 2], torch.float64)
+    heads = heads_of(learner, {n: p for n, p in clusters.items() if n.startswith("fc2")}, 3)
+    body = {n: p[:1].expand(3, *p.shape[1:]) for n, p in clusters.items() if not n.startswith("fc2")}
+    gamma, towards = torch.rand(3, 9, 2, dtype=torch.float64), Heads(heads.weight + 0.1, heads.bias - 0.1)
+    work = MiniBatch(batch_size=4, epochs=2, prox=0.5 if pulled else 0.0)
+    args = (body, heads, block, gamma, work, 0.1, towards if pulled else None)
+    found = descend_together(learner, *args)
+    plain = descend_together(ModuleWithHead(**fields_of(learner), head="fc2"), *args)
+    for name, value in plain[0].items():
+        torch.testing.assert_close(found[0][name], value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found[1].weight, plain[1].weight, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found[1].bias, plain[1].bias, rtol=1e-9, atol=1e-12)

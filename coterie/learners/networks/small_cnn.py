@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.core.clusters import Params, is_shared, rows_of
 from coterie.learners.descent import Batch, GradientOf
-from coterie.learners.heads import Top
+from coterie.learners.heads import Heads, Top
 from coterie.learners.perceptron import mean_loss, output_gradient, targets
 from coterie.learners.products import multiply_each
 
@@ -101,6 +101,33 @@ def body_gradient(top: Top) -> GradientOf:
         return found, torch.zeros_like(batch.counts)
 
     return gradient_of
+
+
+def gradient_of_all(classes: int | None) -> GradientOf:
+    """Return a function that computes the gradients of the body and of all heads; it reports no losses.
+
+    Args:
+        classes: Number of classes; None for regression.
+    """
+    network = StepsOfCNN()
+
+    def gradient_of(theta: Params, batch: Batch) -> tuple[Params, Tensor]:
+        network.load(theta, batch.x)
+        z, heads = network.hidden(theta), Heads(theta["fc2.weight"], theta["fc2.bias"])
+        top = Top.of(heads, classes)
+        delta = top.output_gradient(z, batch)
+        found = network.gradient(theta, torch.bmm(delta.transpose(1, 2), top.weight))
+        own = Top(torch.bmm(delta, z), delta.sum(dim=2, keepdim=True), top.K, classes).heads()
+        return found | {"fc2.weight": own.weight, "fc2.bias": own.bias}, torch.zeros_like(batch.counts)
+
+    return gradient_of
+
+
+def hidden_values(theta: Params, images: Tensor) -> Tensor:
+    """Return the inputs of the last layer, (B, n, d), of model b {name: (B, ...)} on images (B, n, ...)."""
+    network = StepsOfCNN()
+    network.load(theta, images)
+    return network.hidden(theta)
 
 
 def outputs_of_all(models: Params, images: Tensor) -> Tensor:
