@@ -151,6 +151,7 @@ def chosen_cells(
     return cells
 
 
+@lru_cache(maxsize=1)
 def code_version() -> str:
     """Return the version of the code as git describes it, or that of the package where git knows nothing.
 

@@ -30,6 +30,7 @@ DATA = "COTERIE_SCOREBOARD_DATA"
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Number of seeds of each cell. [default: 3; 1 with --small]"
 )
+@click.option("--again", is_flag=True, help="Run cells again that another version of the code has measured.")
 @click.option("--workers", type=click.IntRange(min=1), help="Number of parallel cells. [default: one for each core]")
 @click.option(
     "--data",
@@ -55,6 +56,7 @@ def scoreboard_command(
     only: str | None,
     methods: str | None,
     seeds: int | None,
+    again: bool,
     workers: int | None,
     folder: Path | None,
     results: Path | None,
@@ -68,6 +70,7 @@ def scoreboard_command(
     \b
     coterie scoreboard --small
     coterie scoreboard --only digits --methods fedavg,oracle,ifca --seeds 1
+    coterie scoreboard --methods cfl,hcfl+ --again
     coterie scoreboard --show --page docs/scoreboard.md
     """
     if small and show:
@@ -92,6 +95,7 @@ def scoreboard_command(
                     only=only,
                     methods=methods,
                     small=small,
+                    again=again,
                     workers=workers,
                     results=file,
                     on_start=on_start,

@@ -103,7 +103,7 @@ def answer(records: Sequence[RoundRecord]) -> str:
 
 def _first_clients_in_one_cluster(event: Mapping[str, Any]) -> bool:
     """Return whether clients only took the place of the single empty cluster that waited for the first of them."""
-    return event["kind"] == "arrival" and event["before"] == 1 and event["parents"] == [[]]
+    return bool(event["kind"] == "arrival" and event["before"] == 1 and event["parents"] == [[]])
 
 
 def why_unchanged(records: Sequence[RoundRecord]) -> str:
