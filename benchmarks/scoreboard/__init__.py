@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.scoreboard.cells import chosen_cells
+from benchmarks.scoreboard.cells import chosen_cells, code_version
 from benchmarks.scoreboard.files import Files, how_to_get
 from benchmarks.scoreboard.page import page, summary
 from benchmarks.scoreboard.picture import picture
 from benchmarks.scoreboard.scenarios import scenarios
 from benchmarks.scoreboard.standing import Standing
-from coterie.experiments.reproduction import Cell, Found, Table
+from coterie.experiments.reproduction import Cell, Figures, Found, Table
 
 
 class Board:
@@ -28,6 +28,10 @@ class Board:
     ) -> Sequence[Cell]:
         """Return the cells of the scenarios whose data is here."""
         return chosen_cells(folder, seeds, only, methods, small)
+
+    def is_outdated(self, cell: Cell, figures: Figures) -> bool:
+        """Return whether another version of the code measured these figures of a cell."""
+        return figures.get("version") != code_version()
 
     def absent(self, folder: Path | None, only: str | None, small: bool) -> Sequence[str]:
         """Return one line for each source of data that is absent: what is left out, and how to get it."""

@@ -32,6 +32,7 @@ DATA = "COTERIE_SCOREBOARD_DATA"
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Number of seeds of each cell. [default: 3; 1 with --small]"
 )
+@click.option("--again", is_flag=True, help="Run cells again that another version of the code has measured.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel cells. [default: one for each core]")
 @workers_option
 @click.option(
@@ -58,6 +59,7 @@ def scoreboard_command(
     only: str | None,
     methods: str | None,
     seeds: int | None,
+    again: bool,
     jobs: int | None,
     workers: str | None,
     folder: Path | None,
@@ -72,6 +74,7 @@ def scoreboard_command(
     \b
     coterie scoreboard --small
     coterie scoreboard --only digits --methods fedavg,oracle,ifca --seeds 1
+    coterie scoreboard --methods cfl,hcfl+ --again
     coterie scoreboard --show --page docs/scoreboard.md
     """
     if small and show:
@@ -96,6 +99,7 @@ def scoreboard_command(
                     only=only,
                     methods=methods,
                     small=small,
+                    again=again,
                     pool=chosen_pool(jobs, workers),
                     results=file,
                     on_start=on_start,

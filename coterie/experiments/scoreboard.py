@@ -13,7 +13,7 @@ from coterie.experiments.checkout import import_from_checkout
 from coterie.experiments.pools import Pool
 from coterie.experiments.processes import leave_if_importing_main
 from coterie.experiments.reproducing import OnCell, OnProgress, run_cells
-from coterie.experiments.reproduction import Cell, Found, Table
+from coterie.experiments.reproduction import Cell, Figures, Found, Table
 from coterie.experiments.results import read
 
 KEPT_AS = "scoreboard"
@@ -30,6 +30,10 @@ class Scoreboard(Protocol):
         self, folder: Path | None, seeds: int | None, only: str | None, methods: str | None, small: bool
     ) -> Sequence[Cell]:
         """Return the cells of the scenarios whose data is stored on this machine."""
+        ...
+
+    def is_outdated(self, cell: Cell, figures: Figures) -> bool:
+        """Whether another version of the code measured these figures of a cell."""
         ...
 
     def absent(self, folder: Path | None, only: str | None, small: bool) -> Sequence[str]:
@@ -76,6 +80,7 @@ def run_scoreboard(
     only: str | None = None,
     methods: str | None = None,
     small: bool = False,
+    again: bool = False,
     pool: Pool | None = None,
     results: Path | None = None,
     on_start: Callable[[Sequence[Cell]], None] = lambda cells: None,
@@ -91,6 +96,7 @@ def run_scoreboard(
         only: Run only scenarios whose name contains this text.
         methods: Names of rows, separated by commas; by default all.
         small: Whether to run a small version, which takes about two minutes and stores nothing.
+        again: Whether to run cells again that another version of the code has measured.
         pool: The worker processes; by default one for each core.
         results: File to which finished cells are added; by default that of the checkout.
         on_start: Function that is called with the cells that will be run.
@@ -113,7 +119,13 @@ def run_scoreboard(
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "results.jsonl" if small else results or board.results
         before = read(file, KEPT_AS)
-        missing = [cell for cell in cells if cell.seed not in before.get(cell.name, {})]
+        known = {(name, seed): figures for name, by_seed in before.items() for seed, figures in by_seed.items()}
+
+        def is_open(cell: Cell) -> bool:
+            figures = known.get((cell.name, cell.seed))
+            return figures is None or (again and board.is_outdated(cell, figures))
+
+        missing = [cell for cell in cells if is_open(cell)]
         on_start(missing)
         failed = run_cells(KEPT_AS, missing, Path(scratch), file, pool, on_progress, on_cell)
         return Scores(read(file, KEPT_AS), failed)

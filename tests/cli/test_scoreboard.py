@@ -29,6 +29,11 @@ def test_cells_are_stored_resumed_and_shown(coterie, tmp_path):
     assert "naive-averaging, linear few samples: rank" in (tmp_path / "board.svg").read_text()
     _, shown, _ = coterie("scoreboard", "--show", "--results", file)
     assert out.startswith(shown)
+    append(file, KEPT_AS, cells[0], {**found[cells[0].name][FIRST_SEED], "version": "older", "cpu": -1}, 0.1)
+    code, _, _ = coterie(*command, "--again")  # runs the outdated cell only, and the new line counts
+    assert code == 0
+    assert len(file.read_text().splitlines()) == len(cells) + 2
+    assert read(file, KEPT_AS)[cells[0].name][FIRST_SEED]["cpu"] >= 0
 
 
 def test_scenarios_without_data_are_left_out_with_a_line_that_explains_how_to_get_it(coterie, tmp_path, monkeypatch):
