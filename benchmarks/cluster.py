@@ -69,11 +69,11 @@ def timed(plans: dict[str, Plan], repeats: int) -> Times:
     models: dict[str, list[np.ndarray]] = {}
     for repeat in range(repeats + 1):
         for name, plan in plans.items():
-            begun = time.perf_counter()
+            started = time.perf_counter()
             with torch.no_grad():
                 step = plan.method.step(plan.run, state)
             if repeat:  # the first time, workers load their shards
-                seconds[name].append(time.perf_counter() - begun)
+                seconds[name].append(time.perf_counter() - started)
             models[name] = [p.numpy() for p in step.state.clusters.params.values()]
     first, *others = models.values()
     assert all(np.array_equal(a, b) for other in others for a, b in zip(first, other, strict=True)), "other bits"
@@ -102,10 +102,10 @@ def overhead(workers: int, model_bytes: int, repeats: int) -> tuple[float, float
     broadcast = Broadcast(0, Clusters({"weight": torch.zeros(25, model_bytes // 100)}, 25))
     seconds = []
     for repeat in range(repeats + 5):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         plan.federation.ask(FeatureMeans(classes=None), broadcast, np.arange(32))
         if repeat >= 5:
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - started)
     return median(seconds), min(seconds)
 
 
@@ -113,9 +113,9 @@ def bare_task(repeats: int) -> tuple[float, float]:
     """Return the median and the lowest seconds of Dask for the smallest possible task."""
     client, seconds = connected("local:1").client, []
     for repeat in range(repeats):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         client.submit(abs, -1, key=f"bare-{repeat}", pure=False).result()
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     return median(seconds), min(seconds)
 
 

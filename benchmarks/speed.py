@@ -5,7 +5,7 @@
     python benchmarks/speed.py --only w3,small # these rows, again
     python benchmarks/speed.py --page          # write the page from the stored results only
 
-Every row runs in a process of its own and is appended to benchmarks/results.jsonl as soon as it is finished, so that an
+Every row runs in a separate process and is appended to benchmarks/results.jsonl as soon as it is finished, so that an
 interrupted run continues where it stopped. Use a machine with nothing else to do.
 """
 
@@ -72,7 +72,7 @@ def one(key: str) -> None:
 
 
 def measure(key: str, threads: int, facts: Mapping[str, Any], version: str) -> bool:
-    """Measure a row in a process of its own and store it; return whether that worked."""
+    """Measure a row in a separate process and store it; return whether that worked."""
     one_thread = dict.fromkeys(("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     try:
         answer = subprocess.run(

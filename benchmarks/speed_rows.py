@@ -36,7 +36,7 @@ class Figures:
     loop: float | None = None
     """The same work by a plain loop over the clients, in turns with ours."""
     limit: float | None = None
-    """The least time that the machine needs: see `limited_by`."""
+    """Lower limit of the time on this machine: see `limited_by`."""
     limited_by: str = ""
     """`pass`: one-thread `numpy.sum` over the features. `GEMM`: the operations of the direct form at the speed of a
     large matrix product with the same number of threads."""
@@ -46,7 +46,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal: at most so many seconds, at least so many times the speed of the loop, or at most so many limits."""
+    """Goal of a row: a largest time, a smallest speed relative to the loop, or a largest multiple of the limit."""
 
     value: float
     of: str
@@ -66,7 +66,7 @@ class Row:
     peer: str = ""
     """Figures of other libraries, which were measured on the same machine."""
     reason: str = ""
-    """Why the goal is missed, if it is."""
+    """Reason for which the goal is missed, if it is."""
     long: bool = False
     """Whether only `make bench-long` measures it."""
 
@@ -95,9 +95,9 @@ def in_turns(ours: Work, *others: Work, rounds: int = ROUNDS, loops: int = LOOPS
 
 
 def _timed(work: Work) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     work()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def gemm_seconds(flop: float) -> float:
@@ -109,9 +109,9 @@ def gemm_seconds(flop: float) -> float:
     for way in ways:
         way()
         for _ in range(5):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             way()
-            best = min(best, time.perf_counter() - begun)
+            best = min(best, time.perf_counter() - started)
     return flop * best / (2 * len(square) ** 3)
 
 

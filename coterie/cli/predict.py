@@ -81,8 +81,8 @@ def predict_command(
     if to is not None:
         check_output(to)
     result = load(folder)
-    nobody = all(given is None for given in (column, client_id, cluster, support))
-    if nobody and result.schema.is_table and not result.serves_new_clients:
+    unassigned = all(given is None for given in (column, client_id, cluster, support))
+    if unassigned and result.schema.is_table and not result.serves_new_clients:
         raise ConfigError(
             "the run has several models, so it must be known whose rows these are: give --client COLUMN for rows of "
             "many clients, --client-id ID if all are of one that trained, or --support FILE with a few labelled rows "

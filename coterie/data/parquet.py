@@ -288,6 +288,13 @@ def to_parquet_dir(data: FederatedDataset, folder: str | Path, *, files: int = 8
 
     Raises:
         InputError: if samples are not lists of numbers, or the folder contains files.
+
+    Example:
+        >>> import coterie
+        >>> data = coterie.scenario("mixed-regression", clients=6)
+        >>> folder = coterie.to_parquet_dir(data, "written", files=2)
+        >>> len(list(folder.glob("*.parquet")))
+        2
     """
     path, train = Path(folder), data.compact().train
     if train.x.dim() != 2:

@@ -203,7 +203,7 @@ class Matrices:
     values: Array
     """All matrices, one after the other."""
     offsets: Positions
-    """Where the matrix of each client begins, (m,)."""
+    """Index of the first number of each client's matrix, (m,)."""
 
 
 def stored_matrices(work: RoundWork, has_bias: bool) -> Matrices | None:

@@ -33,7 +33,8 @@ from coterie.training.predicting import warn_of_spellings
 from coterie.training.result import Result
 
 RECENT_ROUNDS, FALLING = 5, 0.05
-"""A training loss that fell by more than this share of the first one in so many rounds has not converged."""
+"""A training has not converged if its loss fell by more than `FALLING` times the first loss in the last `RECENT_ROUNDS`
+rounds."""
 
 
 class ClusteredEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types

@@ -46,7 +46,7 @@ def test_the_parts_of_a_question_are_the_asked_clients_of_each_shard_in_their_or
     assert sorted(p for _, part in parts for p in part) == places.tolist()
 
 
-def test_samples_decide_where_a_cut_lies():
+def test_samples_decide_the_place_of_a_cut():
     assert Cut.of(np.array([1, 1, 1, 1, 96]), 2).borders.tolist() == [0, 4, 5]
     assert Cut.of(np.array([10, 10, 10, 10]), 2).borders.tolist() == [0, 2, 4]
 

@@ -73,7 +73,7 @@ def test_mistakes_are_said(stored, tmp_path):
     texts = write(tmp_path / "texts", client=["a", "b"], target=[1.0, 2.0], x=["u", "v"])
     holes = write(tmp_path / "holes", client=["a", "b"], target=[1.0, 2.0], x=[1.0, None])
     below = write(tmp_path / "below", client=["a", "b"], target=[-1, 2], x=[1.0, 2.0])
-    nobody = write(tmp_path / "nobody", client=["a", None], target=[1, 2], x=[1.0, 2.0])
+    missing_client = write(tmp_path / "missing", client=["a", None], target=[1, 2], x=[1.0, 2.0])
     for call, words in (
         (lambda: read(tmp_path), r"has no files \*.parquet"),
         (lambda: read(folder, target="z"), "has no column 'z'"),
@@ -82,7 +82,7 @@ def test_mistakes_are_said(stored, tmp_path):
         (lambda: read(texts, target="x", features=["target"]), "target 'x' holds string, not numbers"),
         (lambda: read(holes).in_memory(), "column 'x' has missing or infinite values"),
         (lambda: read(below), "label -1 is negative"),
-        (lambda: read(nobody), "every row needs a client"),
+        (lambda: read(missing_client), "every row needs a client"),
         (lambda: coterie.to_parquet_dir(coterie.scenario("few-classes"), folder), "contains files|flatten them"),
     ):
         with pytest.raises(InputError, match=words):

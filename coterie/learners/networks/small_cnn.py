@@ -154,7 +154,7 @@ class _Stage(ABC):
     """A 3x3 convolution with 2x2 max pooling and ReLU of n images of each of B clients."""
 
     images: Tensor
-    """Where the images are to be written, (B, C, n, H, W)."""
+    """Buffer for the images, (B, C, n, H, W)."""
 
     @abstractmethod
     def convolve(self, theta: Params, name: str, out: Tensor) -> None:
