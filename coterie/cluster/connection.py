@@ -110,7 +110,9 @@ class Connection:
                 except TimeoutError:
                     self.workers()
                     tasks = chain.from_iterable(self.client.processing().values())  # type: ignore[no-untyped-call]
-                    idle = 0 if any(str(key).startswith(name) for key in tasks) else idle + 1
+                    # a task that is done, but not processed, has a result that is on its way
+                    waits = future.done() or any(str(key).startswith(name) for key in tasks)  # type: ignore[no-untyped-call]
+                    idle = 0 if waits else idle + 1
         raise ForgottenTaskError(f"no worker of {self.name} processes {name}: resume the run")
 
     def submit(self, work: Any, *args: Any, key: str, at: str | None = None, retries: int = 0) -> Future[Any]:

@@ -45,6 +45,8 @@ WORKING_COPIES = 2.0
 """Memory that work on a shard needs, divided by the size of its samples: blocks, caches and copies."""
 RETRIES = 2
 """Number of times that a shard is asked again after an unexpected error."""
+LOSSES = 10
+"""Number of times that a question is asked again because all workers were lost at some moment."""
 WATCHED = 10
 """Number of exchanges after which the engine says whether a cluster is slower."""
 SENT_ONCE = 1 << 18
@@ -193,7 +195,7 @@ class DaskShards(Simulation):
         """Ask shards, again if all workers were lost meanwhile."""
         for shard, _ in parts:
             self._prepare(shard)
-        for _ in range(RETRIES):
+        for _ in range(LOSSES):
             with suppress(ForgottenTaskError):
                 return self._ask_once(common, parts)
         return self._ask_once(common, parts)
