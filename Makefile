@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit test-faults test-dist fuzz dist docs picture pictures reproductions scoreboard repeat bench clean
+.PHONY: demo test lint types unit test-faults test-dist fuzz dist docs picture pictures reproductions scoreboard repeat bench bench-long clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -70,21 +70,20 @@ scoreboard: $(READY)
 repeat: $(READY)
 	$(BIN)/python -m papers.repeat
 
+# Measures the rows of docs/benchmarks.md that are missing for this machine and code, about 15 minutes, and writes the page
+# and its plot; it may be interrupted and continues. On a machine with nothing else to do.
 bench: $(READY)
-	$(BIN)/python benchmarks/linear_round.py
-	$(BIN)/python benchmarks/plain_loops.py
+	$(BIN)/python benchmarks/speed.py
+
+# The long rows as well, and the scripts whose figures are on other pages; some hours.
+bench-long: $(READY)
+	$(BIN)/python benchmarks/speed.py --long
 	$(BIN)/python benchmarks/starts.py
-	$(BIN)/python benchmarks/workloads.py
 	$(BIN)/python benchmarks/workloads.py --memory
-	$(BIN)/python benchmarks/growth.py --plot docs/growth.svg
 	$(BIN)/python benchmarks/optimizers.py
-	$(BIN)/python benchmarks/phase_two.py
 	$(BIN)/python benchmarks/phase_two.py --growth
 	$(BIN)/python benchmarks/one_shot.py
-	$(BIN)/python benchmarks/soft.py
 	$(BIN)/python benchmarks/soft.py --growth
-	$(BIN)/python benchmarks/adaptive.py
-	$(BIN)/python benchmarks/adaptive.py --cnn
 	$(BIN)/python benchmarks/adaptive.py --clients
 	$(BIN)/python benchmarks/many_clients.py
 	$(BIN)/python benchmarks/newcomers.py
@@ -92,6 +91,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/private.py
 	$(BIN)/python benchmarks/poisoning.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/cluster.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

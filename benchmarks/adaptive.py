@@ -38,7 +38,7 @@ LARGE = replace(RECIPE, clients=max(GROWTH))
 """Number of clients if there are more heads than clients of the recipe."""
 SMALL = replace(RECIPE, samples=20)
 BOUNDS: dict[str, tuple[SplitByGap, ...]] = {
-    "nobody": (SplitByGap(NEVER, warmup=sys.maxsize),),
+    "never": (SplitByGap(NEVER, warmup=sys.maxsize),),
     "bounded": (SplitByGap(NEVER),),
     "all": (SplitByGap(NEVER, most=sys.maxsize),),
 }
@@ -80,7 +80,7 @@ def main() -> None:
     if chosen.clients:
         print(f"{'clients':>7} {'compared':<9} {'ms/round':>10} {'MB':>8}", flush=True)
         for clients in CLIENTS:
-            for bound in BOUNDS if clients <= ALL_PAIRS else ("nobody", "bounded"):
+            for bound in BOUNDS if clients <= ALL_PAIRS else ("never", "bounded"):
                 subprocess.run([sys.executable, __file__, "--one", str(clients), bound], check=True)
         return None
     print(f"{'backbone':<8} {'K':>3} {'fedavg, ms':>10} {'ours':>8} {'x fedavg':>9} {'x scored':>9}")

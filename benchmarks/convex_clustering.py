@@ -5,8 +5,8 @@
     python benchmarks/convex_clustering.py --growth --quick
 
 Ten clusters of equal size with the models of the paper's figure 2 as centres and noise of 0.1 around them. "recovery"
-is 1.02 times the lower end of (13), where the clusters are found; "transition" is 0.75 times that, near the least
-lambda at which they are. Processor seconds, one thread, Numba's compilation apart. CVXPY is no dependency:
+is 1.02 times the lower end of (13), where the clusters are found; "transition" is 0.75 times that, near the
+smallest lambda at which they are. Processor seconds, one thread, Numba's compilation apart. CVXPY is no dependency:
 `pip install cvxpy`.
 """
 
@@ -42,9 +42,9 @@ def data(m: int, d: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    begun = time.process_time()
+    started = time.process_time()
     found = work()
-    return time.process_time() - begun, found
+    return time.process_time() - started, found
 
 
 def by_cvxpy(points: np.ndarray, lam: float) -> np.ndarray:
@@ -89,8 +89,8 @@ def growth(sizes: list[tuple[int, int]]) -> None:
         lower, _ = recovery_interval(points, truth)
         for name, factor in FACTORS.items():
             took, found = seconds(lambda lam=factor * lower, points=points: ConvexClustering(lam).fit(points))
-            told = f"{found.n_clusters_:>5} {took:>8.3f} {found.passes_:>7} {found.certified_!s:>10}"
-            print(f"{m:>5} {d:>4} {name:<11} {told}", flush=True)
+            reported = f"{found.n_clusters_:>5} {took:>8.3f} {found.passes_:>7} {found.certified_!s:>10}"
+            print(f"{m:>5} {d:>4} {name:<11} {reported}", flush=True)
 
 
 def refusal() -> None:

@@ -59,7 +59,7 @@ def measure(federation: LocalFederation, megabytes: float, rounds: int, folder: 
     for kind in KINDS:
         seconds, last = sorted(one["seconds"] for one in of[kind]), of[kind][-1]
         low, high = seconds[rounds // 4], seconds[-1 - rounds // 4]
-        before, work = zip(*((begun, done - begun) for name, begun, done in clients if name == kind), strict=True)
+        before, work = zip(*((started, done - started) for name, started, done in clients if name == kind), strict=True)
         print(
             f"| {megabytes:g} | {kind} | {median(seconds):.2f} ({low:.1f} to {high:.1f}) "
             f"| {median(one['worked'] for one in of[kind]):.2f} | {median(before):.2f} | {median(work):.2f} "

@@ -3,8 +3,9 @@
     python benchmarks/growth.py                        # the table
     python benchmarks/growth.py --plot docs/growth.svg # and the plot
     python benchmarks/growth.py --quick                # a tenth of the clients
+    python benchmarks/growth.py --million              # only a million clients (4 GB), with one and with two threads
 
-n=10, d=100, one local step, float32, one thread; every case runs in a process of its own. The unit is one pass
+n=10, d=100, one local step, float32, one thread; every case runs in a separate process. The unit is one pass
 (`numpy.sum`) over the same features, as in linear_round.py.
 """
 
@@ -17,7 +18,7 @@ from linear_round import Case, Cost, measure_apart
 from coterie.report.figures.svg import Scale, line, path, tag, text
 
 CLIENTS = (1_000, 3_000, 10_000, 30_000, 100_000)
-CLUSTERS = (1, 2, 4, 8, 16, 32)
+CLUSTERS = (1, 2, 4, 8, 16, 32, 64)
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 380.0, 260.0, 34.0, 46.0, 58.0, 14.0
 STYLE = """
 svg { font: 12px system-ui, sans-serif; background: #fff }
@@ -36,10 +37,12 @@ def table(name: str, values: Sequence[int], costs: Sequence[Cost]) -> None:
         )
 
 
-def plot(costs_by_m: Sequence[Cost], clients: Sequence[int], costs_by_k: Sequence[Cost], held: int) -> str:
+def plot(
+    costs_by_m: Sequence[Cost], clients: Sequence[int], costs_by_k: Sequence[Cost], clusters: Sequence[int], held: int
+) -> str:
     """Two panels side by side: milliseconds a round against the clients and against the clusters."""
     left = _panel("clients m, K = 4", clients, [1e3 * cost.round for cost in costs_by_m])
-    right = _panel(f"clusters K, m = {held:,}", CLUSTERS, [1e3 * cost.round for cost in costs_by_k])
+    right = _panel(f"clusters K, m = {held:,}", clusters, [1e3 * cost.round for cost in costs_by_k])
     moved = tag("g", *right, transform=f"translate({WIDTH} 0)")
     label = "Milliseconds a round of IFCA on linear models against the clients and against the clusters"
     box = f"0 0 {2 * WIDTH:.0f} {HEIGHT:.0f}"
@@ -74,8 +77,12 @@ def _panel(name: str, values: Sequence[int], times: Sequence[float]) -> list[obj
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the clients")
+    parser.add_argument("--million", action="store_true", help="only a million clients")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the plot there, as SVG")
     chosen = parser.parse_args()
+    if chosen.million:
+        table("threads", (1, 2), [measure_apart(Case(10**6, 10, 100, threads=threads)) for threads in (1, 2)])
+        raise SystemExit
     scale = 10 if chosen.quick else 1
     clients, held = [m // scale for m in CLIENTS], 10_000 // scale
     by_m = [measure_apart(Case(m, 10, 100)) for m in clients]
@@ -83,4 +90,4 @@ if __name__ == "__main__":
     by_k = [measure_apart(Case(held, 10, 100, K)) for K in CLUSTERS]
     table("clusters", CLUSTERS, by_k)
     if chosen.plot is not None:
-        chosen.plot.write_text(plot(by_m, clients, by_k, held))
+        chosen.plot.write_text(plot(by_m, clients, by_k, CLUSTERS, held))

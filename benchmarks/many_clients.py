@@ -46,7 +46,7 @@ Groups = list[set[int]]
 
 
 def group(clients: int) -> torch.Tensor:
-    """(clients,) every second client is of the second group."""
+    """Return the group of each client, (clients,): every second client is in the second group."""
     return torch.arange(clients) % 2
 
 
@@ -112,9 +112,9 @@ def measure(method: str, clients: int, bound: str) -> None:
     """Print seconds and megabytes of one case, and whether it found the groups."""
     work = WORKS[method](clients, BOUNDS[bound])
     forget_peak()
-    held, begun = peak_memory(), time.process_time()
+    held, started = peak_memory(), time.process_time()
     found = work()
-    seconds = time.process_time() - begun
+    seconds = time.process_time() - started
     truth = [set(range(first, clients, 2)) for first in (0, 1)]
     right = sorted(map(sorted, found)) == sorted(map(sorted, truth))
     memory = (peak_memory() - held) / 1e6

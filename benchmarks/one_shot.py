@@ -3,7 +3,7 @@
     python benchmarks/one_shot.py           # 100 to 100,000 clients
     python benchmarks/one_shot.py --quick   # to 10,000
 
-n=50, d=20, ten groups, k-means++ with K given. Every case runs in a process of its own. The unit is a plain loop:
+n=50, d=20, ten groups, k-means++ with K given. Every case runs in a separate process. The unit is a plain loop:
 `numpy.linalg.lstsq` for each client, then scikit-learn's KMeans with ten starts, no evaluation. Memory is what the
 process held at its peak beyond what it held before the fit, over the size of the training features.
 """

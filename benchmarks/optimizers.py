@@ -118,14 +118,14 @@ def loop(plan: Plan, work: Workload, build: Callable[..., torch.optim.Optimizer]
 
 
 def least_seconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the least time of each piece of work, all measured in turns."""
+    """Return the shortest time of each piece of work, all measured in turns."""
     best = dict.fromkeys(works, float("inf"))
     for repeat in range(REPEATS + 1):
         for name, work in works.items():
-            begun = time.perf_counter()
+            started = time.perf_counter()
             work()
             if repeat:  # the first time is for warming up
-                best[name] = min(best[name], time.perf_counter() - begun)
+                best[name] = min(best[name], time.perf_counter() - started)
     return best
 
 

@@ -3,9 +3,10 @@
     python benchmarks/phase_two.py            # 920 clients (900 x 10 + 20 x 50 samples), d = 100, k = 3, s = 5
     python benchmarks/phase_two.py --growth   # 10^3 to 10^6 clients of 10 samples, d = 100: time and peak memory
 
-The loop goes client by client with numpy: residuals of all models, the least one, five gradient steps on it. Both sides
-are timed in turns in the same process, one thread; the least time counts. Growth runs each size in its own process,
-with all threads as in a run, and compares with a pass measured between its rounds: one numpy.sum over the features.
+The loop goes client by client with numpy: residuals of all models, the smallest one, five gradient steps on it. Both
+sides are timed in turns in the same process, one thread; the shortest time counts. Growth runs each size in its own
+process, with all threads as in a run, and compares with a pass measured between its rounds: one numpy.sum over the
+features.
 """
 
 import argparse
@@ -73,10 +74,10 @@ def least(*works: Callable[[], object], repeats: int = 7) -> list[float]:
     best = [float("inf")] * len(works)
     for repeat in range(repeats + 1):
         for index, work in enumerate(works):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             work()
             if repeat:
-                best[index] = min(best[index], time.perf_counter() - begun)
+                best[index] = min(best[index], time.perf_counter() - started)
     return best
 
 

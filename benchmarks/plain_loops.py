@@ -96,13 +96,13 @@ def compare(
     models = state.clusters.models()
     fast, plain = [], []
     for _ in range(ROUNDS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         with torch.no_grad():
             state = plan.method.step(plan.run, state).state
-        fast.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
+        fast.append(time.perf_counter() - started)
+        started = time.perf_counter()
         models = plain_round(models, clients, build, loss, 0.1, steps)
-        plain.append(time.perf_counter() - begun)
+        plain.append(time.perf_counter() - started)
     a, b = statistics.median(fast), statistics.median(plain)
     print(f"{name:<34} {a * 1e3:>9.1f} {b * 1e3:>9.1f} {b / a:>7.1f} {difference(state, models):>11.1e}")
 

@@ -30,8 +30,8 @@ WAYS = {
 }
 """Clusters have 15 and 40 members if the groups are found; the bounds tolerate about 30 % of attackers."""
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"rotated-digits": {"rounds": 25}, "mixed-regression": {"rounds": 30}}
-NOBODY = "none"
-KINDS = (NOBODY, "sign-flip", "scale", "noise", "label-flip")
+NO_ATTACK = "none"
+KINDS = (NO_ATTACK, "sign-flip", "scale", "noise", "label-flip")
 SHARES = (0.1, 0.2, 0.3)
 
 
@@ -68,8 +68,8 @@ def overrun(result: Result) -> int:
     """Return the number of clusters in which at least half of the members are attackers."""
     members: dict[int, list[bool]] = {}
     for row in result.clients:
-        members.setdefault(row["cluster"], []).append(bool(row.get("liar")))
-    return sum(2 * sum(lies) >= len(lies) for lies in members.values())
+        members.setdefault(row["cluster"], []).append(bool(row.get("attacker")))
+    return sum(2 * sum(attacks) >= len(attacks) for attacks in members.values())
 
 
 def row(outcomes: list[Figures | CoterieError]) -> str:
@@ -85,9 +85,9 @@ def row(outcomes: list[Figures | CoterieError]) -> str:
     )
 
 
-def show(name: str, lies: list[str | None], seeds: int, jobs: int | None) -> None:
+def show(name: str, attacks: list[str | None], seeds: int, jobs: int | None) -> None:
     """Run these attacks on one kind of data, and print them as they finish."""
-    cells = [Cell(name, lie, way, seed) for lie in lies for way in WAYS[name] for seed in range(seeds)]
+    cells = [Cell(name, lie, way, seed) for lie in attacks for way in WAYS[name] for seed in range(seeds)]
     found: dict[Cell, Figures | CoterieError] = {}
     print(f"\n{name}\n{'poison':<22} {'combine':<22} {'score':>10} {'':<10} {'ARI':>5} {'':<7} overrun", flush=True)
     for cell, outcome in in_processes(run, cells, jobs, lambda pending: None):
@@ -107,9 +107,9 @@ def show_cost(repeats: int = 3) -> None:
         data, spent, sent = coterie.scenario(name, **sizes[name]), {way: [] for way in ways}, {}
         for _ in range(repeats):
             for way in ways:
-                begun = time.process_time()
+                started = time.process_time()
                 result = coterie.fit(data, "ifca", combine=way, rounds=10, restarts=1, evaluate_every=1000)
-                spent[way].append(time.process_time() - begun)
+                spent[way].append(time.process_time() - started)
                 sent[way] = result.metrics["bytes_up"]
         for way in ways:
             ratio = np.median(np.array(spent[way]) / np.array(spent["mean"]))
@@ -129,9 +129,9 @@ def main() -> None:
         show_cost()
         return
     kinds, shares = chosen.kinds.split(","), [float(share) for share in chosen.shares.split(",")]
-    lies = [None if kind == NOBODY else f"{kind}:share={share:g}" for kind in kinds for share in shares]
+    attacks = [None if kind == NO_ATTACK else f"{kind}:share={share:g}" for kind in kinds for share in shares]
     for name in [chosen.data] if chosen.data else WAYS:
-        show(name, list(dict.fromkeys(lies)), chosen.seeds, chosen.jobs)
+        show(name, list(dict.fromkeys(attacks)), chosen.seeds, chosen.jobs)
 
 
 if __name__ == "__main__":

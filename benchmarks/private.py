@@ -47,9 +47,9 @@ def figures(method: str, way: str, budget: float, clip: float, data: list[Federa
     ari = [result.metrics["ari"] for result in found]
     noise = found[0].config.get("privacy_noise")
     said = found[0].config.get("privacy_choice")
-    told = "" if noise is None else f"{noise:.2f}" + ("" if said is None else f", choice {said:.2f}")
+    reported = "" if noise is None else f"{noise:.2f}" + ("" if said is None else f", choice {said:.2f}")
     spread = f"{np.mean(accuracy):.1f} ± {np.std(accuracy):.1f}"
-    return spread, f"{np.mean(ari):.2f}" if method == "ifca" else "", told
+    return spread, f"{np.mean(ari):.2f}" if method == "ifca" else "", reported
 
 
 def main() -> None:

@@ -64,9 +64,9 @@ def main() -> None:
         times: list[list[float]] = [[], []]
         for _ in range(REPEATS + 1):
             for work, found in zip(works, times, strict=True):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 work()
-                found.append(time.perf_counter() - begun)
+                found.append(time.perf_counter() - started)
         first, second = (min(found[1:]) for found in times)
         print(f"{name:<14} {first:>16.3f} {second:>16.3f} {first / second:>6.1f}", flush=True)
 

@@ -7,7 +7,7 @@ Random data, 2 local epochs, batches of 20, one thread. What is compared runs in
 the medians of the processor time count. FedAvg does not score with mini-batches: what the others are compared with
 includes a pass that scores its model on all training samples, as they score each of theirs. The loop trains one client
 and one model at a time by autograd, with the same batches; the difference is the largest between its models and ours
-after five rounds, over the largest entry. With --growth every K runs in a process of its own; memory is the peak beyond
+after five rounds, over the largest entry. With --growth every K runs in a separate process; memory is the peak beyond
 what was held before the first round.
 """
 
@@ -153,7 +153,7 @@ class Loop:
         self.round += 1
 
     def _responsibilities(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """(n, K)."""
+        """Return the responsibilities, (n, K)."""
         with torch.no_grad():
             said = [torch.func.functional_call(self.net, model, (x,)) for model in self.models]
             fit = torch.stack([-nn.functional.cross_entropy(out, y, reduction="none") for out in said], dim=1)
@@ -182,9 +182,9 @@ def in_turns(works: list[Callable[[], None]], count: int, warm: int = 0) -> list
     times: list[list[float]] = [[] for _ in works]
     for _ in range(warm + count):
         for work, found in zip(works, times, strict=True):
-            begun = time.process_time()
+            started = time.process_time()
             work()
-            found.append(time.process_time() - begun)
+            found.append(time.process_time() - started)
     return [statistics.median(found[warm:]) for found in times]
 
 

@@ -3,6 +3,8 @@
     python benchmarks/workloads.py            # all three; some minutes
     python benchmarks/workloads.py --part 20  # W1 on a twentieth of the clients instead of a tenth
     python benchmarks/workloads.py --memory   # the peak memory of a round of W1, all 4800 clients of 50 samples
+    python benchmarks/workloads.py --fit      # a fit of W2's size as a user calls it, and its time outside rounds
+    python benchmarks/workloads.py --small    # a hundred rounds of 60 clients x 96 samples, d=5, as a user calls them
 
 W1  a round of IFCA as on rotated MNIST: K=4, 784-200-10, 10 full-batch steps, every client, cluster choice included;
     n=200 (1200 clients) and n=50 (4800 clients)
@@ -45,10 +47,10 @@ def in_turns(*works: Callable[[], object], repeats: int) -> list[Timed]:
         torch.set_num_threads(threads)
         for repeat in range(repeats + 1):
             for index, work in enumerate(works):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 work()
                 if repeat:  # the first time is for warming up
-                    best[index] = min(best[index], (time.perf_counter() - begun, threads))
+                    best[index] = min(best[index], (time.perf_counter() - started, threads))
     return best
 
 
@@ -245,13 +247,42 @@ def memory() -> None:
     )
 
 
+def whole_fit(name: str, data: FederatedDataset, **options: object) -> None:
+    """Measure two fits in one process, the first with all imports, and the share of evaluation and records."""
+    for time_ in ("first", "second"):
+        wall, processor = time.perf_counter(), time.process_time()
+        result = coterie.fit(data, "ifca", clusters=2, restarts=1, **options)
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        rounds = sum(record.seconds for record in result.records)
+        last = result.records[-1]
+        evaluated = sum("rmse" in record for record in result.records)
+        print(
+            f"{name}, {time_} fit: {wall:.2f} s, processor {processor:.2f} s; {len(result.records)} rounds "
+            f"({last.path}) {rounds:.2f} s, outside them {wall - rounds:.2f} s; {evaluated} evaluations",
+            flush=True,
+        )
+
+
+def small_federation() -> FederatedDataset:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((60 * 96, 5))
+    y = x[:, 0] * np.repeat(np.arange(60) % 2 * 2 - 1, 96) + random.standard_normal(60 * 96)
+    return coterie.from_arrays([(x[a : a + 96], y[a : a + 96]) for a in range(0, len(x), 96)])
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", type=int, default=10, help="W1 runs on one client in so many; times are scaled up")
+    parser.add_argument("--part", type=int, default=10, help="W1 runs on one client in this many; times are scaled up")
     parser.add_argument("--memory", action="store_true", help="peak memory of a round of W1, in this process")
+    parser.add_argument("--fit", action="store_true", help="a whole fit of the size of W2")
+    parser.add_argument("--small", action="store_true", help="a hundred rounds of a small federation")
     chosen = parser.parse_args()
     if chosen.memory:
         memory()
+    elif chosen.fit:
+        whole_fit("W2, 300 rounds", coterie.scenario("ifca-synthetic"), rounds=300)
+    elif chosen.small:
+        whole_fit("60 x 96, 100 rounds", small_federation(), rounds=100)
     else:
         print(f"coterie {coterie.__version__}, float32; in brackets the threads that were best; peak in GFLOP/s")
         print(f"{'a round of':<34} {'ours, s':>12} {'loop, s':>13} {'ratio':>6} {'peak':>7} {'loop/peak':>11}")

@@ -4,7 +4,7 @@
 
 Differences: two fixed models on the held-out samples of drawn clients, whose errors have a part of each client's own
 and heavy tails; the true difference is that of 200,000 clients. Coefficients: logistic models with five features whose
-clients have intercepts of their own; the truth is the fit to 3000 clients. Sizes are equal or log-uniform.
+clients have separate intercepts; the truth is the fit to 3000 clients. Sizes are equal or log-uniform.
 """
 
 from __future__ import annotations

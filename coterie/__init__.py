@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, sklearn, testing, tiers
     from coterie.core.dataset import FederatedDataset
     from coterie.core.registry import register
-    from coterie.data import from_arrays, from_hf, from_rows, from_table, from_torch, scenario
+    from coterie.data import (
+        from_arrays,
+        from_hf,
+        from_parquet_dir,
+        from_rows,
+        from_table,
+        from_torch,
+        scenario,
+        to_parquet_dir,
+    )
     from coterie.diagnosis.diagnose import diagnose
     from coterie.errors import ConfigError, CoterieError, InputError, RunError, StorageError, TrainingError
     from coterie.experiments.compare import compare
@@ -31,7 +40,16 @@ else:
         {
             "core.dataset": ("FederatedDataset",),
             "core.registry": ("register",),
-            "data": ("from_arrays", "from_hf", "from_rows", "from_table", "from_torch", "scenario"),
+            "data": (
+                "from_arrays",
+                "from_hf",
+                "from_parquet_dir",
+                "from_rows",
+                "from_table",
+                "from_torch",
+                "scenario",
+                "to_parquet_dir",
+            ),
             "diagnosis.diagnose": ("diagnose",),
             "errors": ("ConfigError", "CoterieError", "InputError", "RunError", "StorageError", "TrainingError"),
             "experiments.compare": ("compare",),
@@ -69,6 +87,7 @@ __all__ = [
     "fit",
     "from_arrays",
     "from_hf",
+    "from_parquet_dir",
     "from_rows",
     "from_table",
     "from_torch",
@@ -85,5 +104,6 @@ __all__ = [
     "sweep",
     "testing",
     "tiers",
+    "to_parquet_dir",
     "write_report",
 ]

@@ -29,6 +29,12 @@ def path_picture(model: ConvexClustering, names: Sequence[str] | None = None) ->
 
     Raises:
         ConfigError: if the model has no merge tree, or the number of names differs from the number of points.
+
+    Example:
+        >>> from coterie.clustering import ConvexClustering, path_picture
+        >>> model = ConvexClustering(lam="path").fit([[0.0], [0.1], [5.0], [5.1]])
+        >>> path_picture(model, names=["a", "b", "c", "d"])[:4]
+        '<svg'
     """
     if not hasattr(model, "merge_tree_"):
         raise ConfigError("the model has no merge tree: fit it with lam='path' and weights='uniform' first")

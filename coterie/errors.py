@@ -7,6 +7,7 @@
     ├── ConfigError       an invalid option, name or combination of options (also a ValueError)
     ├── RunError          a run folder that is missing, already in use, unfinished or damaged
     ├── StorageError      a file that cannot be read or written: disk full, no permission, size limit
+    ├── WorkerError       the scheduler or the workers of a cluster failed; the run can be resumed
     └── TrainingError     training failed: there is no solution, or no client replied
         └── SilenceError  no client replied to a request to evaluate models
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -66,6 +67,14 @@ class TrainingError(CoterieError):
     """Raised when training fails: there is no solution, or no client replied."""
 
 
+class WorkerError(CoterieError):
+    """Raised when the scheduler or the workers of a cluster fail; the run can be resumed with others."""
+
+
+class SmallWorkWarning(UserWarning):
+    """Warning that the work is too small for a cluster: it would be faster in this process."""
+
+
 class DivergenceWarning(UserWarning):
     """Warning that training diverged: a result exists, but its models must not be used."""
 
@@ -78,23 +87,43 @@ class SilenceError(TrainingError):
     """Raised when no client replies to a request to evaluate models."""
 
 
+def error_name(error: CoterieError) -> str:
+    """Return the name of the class of this module that describes an error best, for `named_error`."""
+    return next(str(kind.__name__) for kind in type(error).__mro__ if globals().get(kind.__name__) is kind)
+
+
+def named_error(name: str, message: str) -> CoterieError:
+    """Return the error that another process has described by the name of its class and its message."""
+    error: CoterieError = globals()[name](message)
+    return error
+
+
 def unknown_name(what: str, given: object, known: Iterable[str]) -> ConfigError:
     """Return the error for an unknown name; its message suggests the most similar valid name.
 
     Args:
-        what: Kind of the named thing, such as `method`.
+        what: Kind of the named thing, such as `method` or `setting of learner mlp`.
         given: Name that is unknown.
         known: Valid names.
 
     Example:
         >>> print(unknown_name("method", "ifka", ["fedavg", "ifca"]))
         unknown method 'ifka': did you mean 'ifca'?
+        >>> print(unknown_name("setting of learner mlp", "hiden", ["hidden", "l2"]))
+        unknown setting 'hiden' of learner mlp: did you mean 'hidden'?
     """
+    kind, of, owner = what.partition(" of ")
+    unknown = f"unknown {kind} {shown(given)}{of}{owner}"
     names = sorted(" ".join(str(name).split()) or "''" for name in known)  # a message is one line
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5) if isinstance(given, str) else []
-    if near:
-        return ConfigError(f"unknown {what} {shown(given)}: did you mean {near[0]!r}?")
-    return ConfigError(f"unknown {what} {shown(given)}: choose one of {', '.join(names)}")
+    near = _most_similar(given, names) if isinstance(given, str) else None
+    advice = f"did you mean {near!r}?" if near else f"choose one of {', '.join(names)}"
+    return ConfigError(f"{unknown}: {advice}")
+
+
+def _most_similar(given: str, names: Sequence[str]) -> str | None:
+    """Return the most similar name, or None if none is similar; very short names differ in half of their letters."""
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 3 else 0.55)
+    return near[0] if near else None
 
 
 LONGEST = 80

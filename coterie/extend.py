@@ -20,7 +20,7 @@ from coterie.core.shard import Positions
 from coterie.core.state import UNKNOWN, ServerState
 from coterie.core.state_array import Inherit, RegroupEvent, RegroupRule, Reset, Share, StateArray, Unchanged
 from coterie.core.task import Task
-from coterie.methods.exchanges import Cost, ask_everybody
+from coterie.methods.exchanges import Cost, ask_all
 from coterie.methods.groups import FoundGroups, OneModelEach, SingleGroup, TrueGroups
 from coterie.methods.round import finished_round, participants
 from coterie.options import Auto, Option, OptionGroup, option
@@ -70,7 +70,7 @@ __all__ = [
     "Unchanged",
     "View",
     "agglomerate",
-    "ask_everybody",
+    "ask_all",
     "cluster_points",
     "cut",
     "finished_round",

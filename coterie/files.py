@@ -1,4 +1,4 @@
-"""Atomic file writes: a reader sees either the old or the new content, never a partial file."""
+"""Atomic file writes (a reader sees either the old or the new content), and files of tensors that a user names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import secrets
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load as safetensors_load
+from torch import Tensor
+
+from coterie.errors import ConfigError
 
 TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp$")
 """Pattern of the names of temporary files; no other file matches it."""
@@ -83,3 +89,20 @@ def json_bytes(value: object) -> bytes:
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file atomically."""
     write_atomically(path, json_bytes(value))
+
+
+def read_tensors(source: str) -> dict[str, Tensor]:
+    """Return named tensors from a safetensors file that a user names.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
+    try:
+        arrays: dict[str, Tensor] = safetensors_load(Path(source).expanduser().read_bytes())
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise ConfigError(
+            f"{source!r} must be a safetensors file, but it cannot be read ({reason}): write one with "
+            "safetensors.torch.save_file(model.state_dict(), path)"
+        ) from None
+    return arrays

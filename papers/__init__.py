@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from coterie.experiments.reproduction import Paper, Reproduction
 from coterie.methods import IFCA, ODCL, HCFLPlus, TwoPhase
-from papers import grouped_regression, hcfl, ifca, odcl, su_xu_yang
+from papers import deviations, grouped_regression, hcfl, ifca, odcl, su_xu_yang
 
 PAPERS = (
     Paper(
@@ -34,6 +34,12 @@ PAPERS = (
         "Clusters and mixed models",
         "No paper: clustered models compared with a linear mixed model on two real data sets.",
         (grouped_regression.REPRODUCTION,),
+    ),
+    Paper(
+        "deviations",
+        "Deviations from the papers",
+        "Defaults of Coterie that differ from the papers, each measured by switching it.",
+        (deviations.REPRODUCTION,),
     ),
 )
 

@@ -138,11 +138,11 @@ def _best(found: Found, data: str, method: str) -> str:
     return min(rows, key=lambda row: float(np.mean(values_of(found, f"{data} {row}", "rmse") or [np.inf])))
 
 
-def _beats(found: Found, data: str, row: str, other: str, told: str) -> Claim:
+def _beats(found: Found, data: str, row: str, other: str, reported: str) -> Claim:
     """Return the claim that one row is better, by the seeds that both have."""
     mine, theirs = (found.get(f"{data} {name}", {}) for name in (row, other))
     seeds = sorted(mine.keys() & theirs.keys())
-    text = f"{data}: {told} has a smaller held-out error than {other}"
+    text = f"{data}: {reported} has a smaller held-out error than {other}"
     if not seeds:
         return Claim(text, None, "not run")
     gaps = [mine[seed]["rmse"] - theirs[seed]["rmse"] for seed in seeds]

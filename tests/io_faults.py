@@ -118,12 +118,12 @@ def killed_at(step: int, root: Path, call: Callable[[], object]) -> bool:
         with Steps(root, die).watched():
             call()
 
-    code = exit_code(begun_child(dying))
+    code = exit_code(started_child(dying))
     assert code in (0, KILLED), f"the call failed before step {step}"
     return code == KILLED
 
 
-def begun_child(call: Callable[[], object]) -> int:
+def started_child(call: Callable[[], object]) -> int:
     """Run the call in a forked process and return the process id; the child process does not return."""
     child = os.fork()
     if child == 0:

@@ -42,6 +42,7 @@ def test_the_public_names_are_these_and_no_others():
         "fit",
         "from_arrays",
         "from_hf",
+        "from_parquet_dir",
         "from_rows",
         "from_table",
         "from_torch",
@@ -58,6 +59,7 @@ def test_the_public_names_are_these_and_no_others():
         "sweep",
         "testing",
         "tiers",
+        "to_parquet_dir",
         "write_report",
     }
     for name in coterie.__all__:
@@ -259,7 +261,7 @@ def test_resume_refuses_other_data_and_missing_arrays(tmp_path):
         ({"clusters": 9}, "clusters=9 but there are only 8 clients"),
         ({"clusters": 0}, "clusters must be a whole number at least 1, or auto, got 0"),
         ({"clusters": "two"}, "clusters must be a whole number at least 1, or auto, got 'two'"),
-        ({"clusers": 2}, "unknown option of method ifca 'clusers': did you mean 'clusters'"),
+        ({"clusers": 2}, "unknown option 'clusers' of method ifca: did you mean 'clusters'"),
         ({"lr": 0.0}, "lr must be a number above 0, or auto, got 0.0"),
         ({"lr": float("nan")}, "lr must be a number above 0, or auto, got nan"),
         ({"participation": 1.5}, "participation must be a number above 0 and at most 1"),
@@ -268,7 +270,7 @@ def test_resume_refuses_other_data_and_missing_arrays(tmp_path):
         ({"exchange": "gradient", "local_steps": 3}, "set local_steps=1"),
         ({"learner": "logistic"}, "logistic predicts classes but the targets are numbers"),
         ({"learner": "liner"}, "unknown learner 'liner': did you mean 'linear'"),
-        ({"learner": "linear:degre=2"}, "unknown setting of learner linear 'degre': did you mean 'degree'"),
+        ({"learner": "linear:degre=2"}, "unknown setting 'degre' of learner linear: did you mean 'degree'"),
         ({"learner": "linear:degree=two"}, "learner linear: degree must be a whole number, got 'two'"),
         ({"learner": "cnn"}, "cnn needs images"),
         ({"learner": 7}, "learner must be one of"),
@@ -339,7 +341,7 @@ def test_equal_initial_models_of_all_clusters_are_refused():
 
 
 def test_a_run_is_resumed_with_its_number_of_threads_and_changes_are_reported(tmp_path):
-    seen, told = [], []
+    seen, reported = [], []
 
     def stop(record):
         raise KeyboardInterrupt
@@ -355,10 +357,10 @@ def test_a_run_is_resumed_with_its_number_of_threads_and_changes_are_reported(tm
     coterie.resume(
         tmp_path / "cut",
         population(),
-        warn=told.append,
+        warn=reported.append,
         callbacks=[lambda record: seen.append(torch.get_num_threads())],
     )
     assert seen == [3, 3]
     assert torch.get_num_threads() == now
-    assert len(told) == 1
-    assert "numpy 0.1 is now" in told[0]
+    assert len(reported) == 1
+    assert "numpy 0.1 is now" in reported[0]

@@ -15,13 +15,16 @@ from mkdocs.config import load_config
 
 from coterie.cli.about import families, listed_methods
 from coterie.cli.main import cli
+from coterie.cli.options import all_options
 from coterie.cli.reference import NOTE, generated_endings, generated_pages, page_name
 from coterie.experiments.page import pages
 from coterie.experiments.reproduce import RESULTS
+from coterie.methods.base import Method
 from coterie.training.measures import MEASURES
 from papers import PAPERS
 from website.links import rewritten
 from website.pictures import PICTURES, drawn
+from website.scoreboard import measured, standing
 from website.tutorials import cells_of, notebook, run_cells
 from website.tutorials import page as page_of_cells
 
@@ -100,7 +103,7 @@ def test_every_generated_page_is_of_something_that_is_there():
     assert found == {path for path in {**generated_pages(), **generated_endings()} if path.startswith(folders)}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
 def test_a_page_that_is_written_by_hand_is_short(path):
     text = path.read_text()
     words = re.findall(r"[A-Za-z][\w'-]*", text.partition("<!-- Written by")[0])
@@ -131,6 +134,28 @@ def test_a_tutorial_becomes_a_page_and_a_notebook_with_what_its_cells_print():
     text, code = json.loads(notebook(cells))["cells"]
     assert "".join(text["source"]) == "# Title\n\nText."
     assert [output["output_type"] for output in code["outputs"]] == ["stream", "execute_result"]
+
+
+def test_pages_show_the_results_of_the_scoreboard():
+    table = measured()
+    assert "| [`two-phase`](methods/two-phase.md) | given |" in table
+    assert "`oracle-averaging`" not in table, "it knows the groups"
+    assert re.match(r"## On the scoreboard\n\nMean rank \d+\.\d in \d+ scenarios", standing("cfl"))
+    assert "With `clusters=auto`: mean rank" in standing("ifca")
+    assert standing("oracle") == standing("tiered") == ""
+
+
+def test_counterparts_of_other_libraries_exist():
+    """Every flag, method and setting in the right column of the tables of docs/coming-from.md."""
+    rows = re.findall(r"^\|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "coming-from.md").read_text(), re.MULTILINE)
+    text = "\n".join(row for row in rows if "---" not in row)
+    flags = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
+    known = {flag for command in cli.commands.values() for option in command.params for flag in option.opts}
+    known |= {option.flag for option in all_options().values()}
+    assert flags - known == set()
+    assert len(flags) > 20
+    named = set(re.findall(r"\]\(methods/([\w-]+)\.md\)", text)) | set(re.findall(r"--method (\w[\w+-]*)", text))
+    assert {name.replace("-plus", "+") for name in named} - {"METHOD"} <= set(Method.members)
 
 
 def test_links_to_files_outside_docs_lead_to_pages():

@@ -8,7 +8,9 @@ import pytest
 
 import coterie
 from coterie.core.registry import Registered
+from coterie.data import SCENARIOS
 from coterie.learners import LEARNERS
+from coterie.training.measures import MEASURES
 
 PACKAGE = Path(coterie.__file__).parent
 
@@ -28,19 +30,17 @@ MODULES = sorted(name_of(path) for path in PACKAGE.rglob("*.py") if holds_exampl
 
 @pytest.fixture
 def restored_families():
-    """Remove the classes and learners that an example registers."""
-    kinds, known = [Registered], {}
+    """Remove the classes, learners, scenarios and measures that an example registers."""
+    kinds, tables = [Registered], [LEARNERS, SCENARIOS, MEASURES]
     for kind in kinds:
         kinds += kind.__subclasses__()
         if "members" in vars(kind):
-            known[kind] = dict(kind.members)
-    learners = dict(LEARNERS)
+            tables.append(kind.members)
+    before = [dict(table) for table in tables]
     yield
-    for kind, members in known.items():
-        kind.members.clear()
-        kind.members.update(members)
-    LEARNERS.clear()
-    LEARNERS.update(learners)
+    for table, known in zip(tables, before, strict=True):
+        table.clear()
+        table.update(known)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -189,7 +189,7 @@ def test_a_user_defined_scenario_has_options_and_recommendations(tmp_path):
     assert len(result.models) == 2
     assert result.config["learner"].startswith("linear")
     assert len(result.records) == 3
-    with pytest.raises(ConfigError, match="unknown option of scenario two-lines"):
+    with pytest.raises(ConfigError, match="unknown option 'client' of scenario two-lines"):
         coterie.scenario("two-lines", client=6)
 
 

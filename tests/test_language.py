@@ -17,7 +17,16 @@ from coterie.cli.main import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("coterie", "papers", "benchmarks", "website", "examples", "docs")
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs", "coterie")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "docs",
+    "coterie",
+    ".github",
+)
 
 EVERYWHERE = {
     r"(no|any|some|every)body": "name them: 'no client', 'the user', 'all clients'",
@@ -37,6 +46,14 @@ EVERYWHERE = {
     r"headed|heads on one body": "'cluster heads on a shared body'",
     r"one's own": "'your own'",
     r"greetings?|introductions": "'onboarding', 'first message'",
+    r"so many": "'this many', 'several'",
+    r"but for": "'except for', 'up to rounding'",
+    r"(tell|tells|told|telling) \w+ from|told from": "'distinguish', 'be distinguished from'",
+    r"(nothing|something) is said": "'nothing is known'",
+    r"of (its|their) own(?= ?(?:[.,;:)]|and\b|or\b|from\b|in\b))": "'separate', 'local'",
+    r"(the|of) (least|greatest) (loss|losses|distance|number|value|lambda|gain|error|norm|length|size|time)": (
+        "'lowest', 'smallest', 'largest'"
+    ),
 }
 """Patterns of whole words that no text contains, and what to write instead."""
 
@@ -44,7 +61,16 @@ FIRST_LINES = {
     r"(What|Who|Whom|Whose)": "name the thing: 'The ...', 'Return the ...', 'Clients that ...'",
     r"(So|As) many": "'Number of ...'",
     r"Of": "name what is described: 'Number of ...', 'Shape of ...'",
+    r"(Where|When|Why|At most)": "name the thing: 'Path of ...', 'Reason ...', 'Largest number of ...'",
+    r"(By how|How many|How much)": "name the thing: 'Difference ...', 'Number of ...'",
 }
+FIRST_SIGNS = re.compile(r"[(~$]")
+"""Signs with which no docstring begins: shapes follow the description."""
+WORDS = {
+    *("told", "beside", "nobody", "everybody", "somebody", "anybody", "liar", "liars", "lies", "stranger", "strangers"),
+    *("lane", "lanes", "shelf", "census", "roll_call", "introductions", "begun", "greeting", "greetings"),
+}
+"""Parts of names, between underscores, that no class, function, variable or argument has."""
 """Patterns with which no docstring begins: its first line says what the thing is or does."""
 
 
@@ -69,10 +95,30 @@ def python_texts(source: str) -> Iterator[tuple[int, str, dict[str, str] | None]
             yield token.start[0], token.string, None
 
 
+def names_in(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of every class, function, argument and variable that is defined in a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+
+
+def name_messages(path: Path) -> Iterator[str]:
+    source = "\n".join(line for line in path.read_text().splitlines() if not line.startswith("!"))
+    for line, name in names_in(source):
+        parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_").split("_")
+        yield from (f"{path.relative_to(ROOT)}:{line}: {part!r} in {name}" for part in parts if part in WORDS)
+
+
 def code_messages(path: Path) -> Iterator[str]:
     source = "\n".join(line for line in path.read_text().splitlines() if not line.startswith("!"))  # shell of notebooks
     for line, text, rules in python_texts(source):
-        messages = found(text, EVERYWHERE) if rules is None else found(text, rules, "^")
+        messages = [*(found(text, EVERYWHERE) if rules is None else found(text, rules, "^"))]
+        if rules is not None and FIRST_SIGNS.match(text):
+            messages.append(f"'{text[:30]}': begin with the description, and let shapes follow")
         yield from (f"{path.relative_to(ROOT)}:{line}: {message}" for message in messages)
 
 
@@ -100,6 +146,12 @@ def test_code_is_in_plain_english(folder):
     assert not messages, "\n" + "\n".join(messages)
 
 
+@pytest.mark.parametrize("folder", [*CODE, "tests"])
+def test_names_are_in_plain_english(folder):
+    messages = [message for path in paths((folder,), "*.py") for message in name_messages(path)]
+    assert not messages, "\n" + "\n".join(messages)
+
+
 def test_pages_are_in_plain_english():
     messages = [message for path in paths(PAGES, "*.md") for message in page_messages(path)]
     assert not messages, "\n" + "\n".join(messages)
@@ -122,6 +174,10 @@ def test_help_texts_are_in_plain_english(name, command):
         "the client is told its cluster",
         "the share of\n    liars.",
         "what bears some that are false",
+        "so many of them",
+        "every case runs in a process of its own.",
+        "the model of least loss and the one with the least loss",
+        "the model of the greatest gain",
     ],
 )
 def test_forbidden_constructions_are_found(text):

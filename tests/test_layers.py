@@ -30,6 +30,7 @@ LAYERS = (
     "engines",
     "evaluate",
     "data",
+    "cluster",
     "diagnosis",
     "training",
     "report",
@@ -270,7 +271,7 @@ def test_tests_stand_where_the_code_stands():
     tests = ROOT.parent / "tests"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
     ours = {folder for folder in folders if folder.parts[0] not in KINDS}
-    beside = {folder for folder in ours if folder.parts[0] in ("papers", "benchmarks")}
-    assert {folder for folder in ours - beside if not (ROOT / folder).is_dir()} == set()
-    assert {folder for folder in beside if not (ROOT.parent / folder).is_dir()} == set()
+    next_to = {folder for folder in ours if folder.parts[0] in ("papers", "benchmarks")}
+    assert {folder for folder in ours - next_to if not (ROOT / folder).is_dir()} == set()
+    assert {folder for folder in next_to if not (ROOT.parent / folder).is_dir()} == set()
     assert {folder for folder in folders if not (tests / folder / "__init__.py").is_file()} == set()

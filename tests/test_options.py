@@ -151,7 +151,7 @@ def test_texts_that_do_not_fit_are_refused(name, text):
 
 
 def test_an_unknown_name_gets_the_nearest_one():
-    with pytest.raises(ConfigError, match="unknown option of bicycle 'gear': did you mean 'gears'"):
+    with pytest.raises(ConfigError, match="unknown option 'gear' of bicycle: did you mean 'gears'"):
         check_all({"gear": 3}, options_of(Bicycle), "bicycle")
     assert check_all({"gears": 3, "colour": None}, options_of(Bicycle), "bicycle") == {"gears": 3}
 
@@ -289,12 +289,12 @@ def test_options_and_fields_of_a_method_are_inverses(name, data):
     kind = find_method(name)
     options, method = drawn(data, kind)
     assert from_options(kind, to_options(method)) == method
-    told = method.to_options()
-    assert told.keys() <= kind.own_names()
-    again = from_options(kind, told)
-    assert again.to_options() == told
-    assert method.with_options(told) == again
-    through_toml = tomllib.loads(tomli_w.dumps(plain_options(told)))
+    reported = method.to_options()
+    assert reported.keys() <= kind.own_names()
+    again = from_options(kind, reported)
+    assert again.to_options() == reported
+    assert method.with_options(reported) == again
+    through_toml = tomllib.loads(tomli_w.dumps(plain_options(reported)))
     assert from_options(kind, check_all(through_toml, kind.options(), name)) == again
     of_own_init = {one.name for one in own_options(kind().initializer)} if "init" in options else set()
     for one, value in options.items():
@@ -303,7 +303,7 @@ def test_options_and_fields_of_a_method_are_inverses(name, data):
             and value not in ("", "sgd", "constant")
             and one not in ("lr_decay", "local_epochs", "restarts")
         ):
-            assert one in told, "an option that was given is told again"
+            assert one in reported, "an option that was given is named again"
 
 
 @pytest.mark.parametrize("name", Method.members)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from coterie.cli.about import listed_methods
-from coterie.cli.reference import GROUPS, page_name
+from coterie.cli.reference import GROUPS, NOTE, page_name
 from website.links import DOCUMENTS, ROOT, rewritten, sources
-from website.scoreboard import MEASURED, measured
+from website.scoreboard import MEASURED, measured, standing, with_links
 from website.tutorials import TUTORIALS, page_and_notebook
 
 RUN = os.environ.get("COTERIE_DOCS_RUN", "true") == "true"
@@ -32,11 +34,18 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         methods.append({title: [f"methods/{page_name(each)}" for each in listed_methods() if each.groups.kind == kind]})
     _replace(config.nav, "Methods", methods)
     if (docs / SCOREBOARD).is_file():
-        _section(config.nav, "Benchmarks").append(SCOREBOARD)
+        _section(config.nav, "Benchmarks").insert(0, SCOREBOARD)
     for title, folder in {"API": "reference/api", "Command line": "reference/cli"}.items():
-        pages = sorted(path.relative_to(docs).as_posix() for path in (docs / folder).glob("*.md"))
-        _replace(config.nav, title, sorted(pages, key=lambda name: not name.endswith("index.md")))
+        _replace(config.nav, title, _in_order_of_index(docs / folder, docs))
     return config
+
+
+def _in_order_of_index(folder: Path, docs: Path) -> list[Any]:
+    """Return the pages of a folder: its index, then the pages in the order in which the index links to them."""
+    index = folder / "index.md"
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", index.read_text())
+    others = sorted(path.name for path in folder.glob("*.md") if path != index and path.name not in linked)
+    return [(folder / name).relative_to(docs).as_posix() for name in ("index.md", *linked, *others)]
 
 
 def _section(items: list[Any] | None, title: str) -> list[Any]:
@@ -77,4 +86,24 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     name = page.file.src_uri
     if MEASURED in markdown:
         markdown = markdown.replace(MEASURED, measured())
+    if name == SCOREBOARD:
+        markdown = "\n".join(with_links(line, "methods/") for line in markdown.splitlines())
+        markdown = markdown.replace("![Ranks](scoreboard.svg)", "[![Ranks](scoreboard.svg)](scoreboard.svg)")
+    for kind in listed_methods():
+        if name == f"methods/{page_name(kind)}":
+            markdown = markdown.replace(NOTE, standing(kind.name) + NOTE, 1)
     return markdown if name.startswith("source/") else rewritten(markdown, name)
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Let mentions of documents, such as docs/defaults.md in a description of an option, lead to their pages."""
+    folder = posixpath.dirname(page.url) or "."
+
+    def link(match: re.Match[str]) -> str:
+        if not (Path(config.docs_dir) / f"{match[1]}.md").is_file():
+            return match[0]
+        return f'<a href="{posixpath.relpath(f"{match[1]}.html", folder)}">{match[0]}</a>'
+
+    parts = re.split(r"(<pre.*?</pre>|<a .*?</a>)", html, flags=re.DOTALL)
+    parts[::2] = [re.sub(r"(?<![\w/\"=.-])docs/([\w-]+)\.md\b", link, part) for part in parts[::2]]
+    return "".join(parts)

@@ -140,7 +140,7 @@ def notebook(cells: list[Cell]) -> str:
 def page_and_notebook(script: Path, run: bool) -> tuple[str, str]:
     """Return a tutorial as Markdown and as a notebook, with the output of its cells if they are run.
 
-    The cells run in a process and a folder of their own.
+    The cells run in a separate process and a separate folder.
     """
     if not run:
         cells = cells_of(script.read_text())

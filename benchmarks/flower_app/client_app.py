@@ -14,8 +14,8 @@ def bare(message: Message, context: Context) -> Message:
         models = {name: torch.from_numpy(array.numpy()) for name, array in message.content["arrays"].items()}
         best, loss, change = local_round(models, int(context.node_config["partition-id"]))
         arrays = ArrayRecord({name: Array(value.numpy()) for name, value in change.items()})
-        told = MetricRecord({"cluster": best, "loss": loss, "samples": SAMPLES})
-        return Message(RecordDict({"arrays": arrays, "metrics": told}), reply_to=message)
+        reported = MetricRecord({"cluster": best, "loss": loss, "samples": SAMPLES})
+        return Message(RecordDict({"arrays": arrays, "metrics": reported}), reply_to=message)
 
 
 @app.train()

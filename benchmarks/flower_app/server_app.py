@@ -109,9 +109,9 @@ def main(grid: Grid, context: Context) -> None:
     seen.counted()
     for turn in range(rounds):
         for kind in list(kinds)[:: 1 if turn % 2 else -1]:
-            worked, begun = processor_seconds(sessions), time.perf_counter()
+            worked, started = processor_seconds(sessions), time.perf_counter()
             totals[kind] = kinds[kind]()
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - started
             time.sleep(REST)
             worked = processor_seconds(sessions) - worked
             found.append({"kind": kind, "seconds": seconds, "worked": worked, **seen.counted()})

@@ -42,7 +42,7 @@ def local_round(models: Params, number: int) -> tuple[int, float, Params]:
 @contextmanager
 def noted(kind: str, folder: str) -> Iterator[None]:
     """Log the processor seconds of this process before and after the work on a message."""
-    begun = time.process_time()
+    started = time.process_time()
     yield
     with open(f"{folder}/{kind}-{os.getpid()}.json", "w") as file:
-        json.dump([kind, begun, time.process_time()], file)
+        json.dump([kind, started, time.process_time()], file)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.scoreboard.cells import chosen_cells, code_version
+from benchmarks.scoreboard.cells import chosen_cells
 from benchmarks.scoreboard.files import Files, how_to_get
 from benchmarks.scoreboard.page import page, summary
 from benchmarks.scoreboard.picture import picture
 from benchmarks.scoreboard.scenarios import scenarios
 from benchmarks.scoreboard.standing import Standing
+from coterie.experiments.checkout import code_version
 from coterie.experiments.reproduction import Cell, Figures, Found, Table
 
 

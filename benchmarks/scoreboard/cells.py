@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 import warnings
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from benchmarks.scoreboard.files import Files
 from benchmarks.scoreboard.scenarios import Scenario, scenarios
 from coterie.core.threads import one_thread
 from coterie.errors import CoterieError, RunError, unknown_name
+from coterie.experiments.checkout import code_version
 from coterie.experiments.reproduction import AtOnce, Figures
 from coterie.training.result import Result
 
@@ -149,23 +149,3 @@ def chosen_cells(
                 if wanted and entry.runs_in(scenario.family):
                     cells.append(ScoreCell(scenario.name, entry.name, FIRST_SEED + number, version, folder))
     return cells
-
-
-@lru_cache(maxsize=1)
-def code_version() -> str:
-    """Return the version of the code as git describes it, or that of the package where git knows nothing.
-
-    It ends in `-dirty` if files of `coterie` or `benchmarks` were changed since, other than results.
-    """
-    try:
-        version = _git("describe", "--always")
-        changed = _git("status", "--porcelain", "--", "coterie", "benchmarks", ":(exclude)*.jsonl")
-    except (OSError, subprocess.CalledProcessError):
-        return coterie.__version__
-    return f"{version}-dirty" if changed else version
-
-
-def _git(*arguments: str) -> str:
-    root = Path(__file__).parents[2]
-    found = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-    return found.stdout.strip()

@@ -27,7 +27,7 @@ class Entry:
     """Name of the method, if it is another one than that of the row."""
     options: Mapping[str, Any] = field(default_factory=dict)
     learner: str | None = None
-    """Model family, if the method needs one of its own."""
+    """Model family, if the method needs another one."""
     families: frozenset[str] | None = None
     """Families of scenarios in which it is run; None for all."""
     small: bool = False
@@ -39,8 +39,8 @@ class Entry:
 
     def run_options(self, groups: int | None) -> Mapping[str, Any]:
         """Return the options of a run; K is the true number of groups, but 2 if all clients are alike."""
-        told = {"clusters": max(2, groups)} if self.knows is Knows.GIVEN and groups is not None else {}
-        return {**self.options, **told}
+        reported = {"clusters": max(2, groups)} if self.knows is Knows.GIVEN and groups is not None else {}
+        return {**self.options, **reported}
 
 
 LINEAR = frozenset({"linear"})

@@ -1,4 +1,4 @@
-"""Where the real data of the scoreboard lies, and how to get what is absent."""
+"""Sources of the real data of the scoreboard lies, and how to get what is absent."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _print_fact(name: str, text: str) -> None:
 
 @contextmanager
 def _steps(console: Terminal) -> Iterator[OnStep]:
-    """Show a spinner with the current step; silent if standard error is not a terminal."""
+    """Show a spinner with the current step; do nothing if standard error is not a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task("", total=None)

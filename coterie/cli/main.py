@@ -24,7 +24,7 @@ from coterie.cli.export import export_command
 from coterie.cli.flower import flower as flower_commands
 from coterie.cli.folders import free_folder, resumable, runs_complete
 from coterie.cli.json_output import check_json, write_json_output
-from coterie.cli.options import RunCommand, SuggestingGroup, is_complete, read_config, split_options
+from coterie.cli.options import RunCommand, SuggestingGroup, is_complete, read_config, split_options, workers_option
 from coterie.cli.plugins import FLAG, HELP, PluginCommand, load_all
 from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
@@ -39,6 +39,7 @@ from coterie.data import find_scenario
 from coterie.data import scenario as build_scenario
 from coterie.errors import ConfigError, TrainingError, from_system, shown
 from coterie.experiments.compare import MOST_SEEDS, is_comparison, jobs_of, plan_comparison, run_comparison, seed_list
+from coterie.experiments.pools import Pool, chosen_pool
 from coterie.experiments.sweep import is_sweep
 from coterie.methods.base import Method
 from coterie.options import AUTO
@@ -224,6 +225,7 @@ def compare(
     given = {name: value for name, value in flags.items() if value is not None}
     scenario, given = scenario_and_options(scenario, given)
     first = given.pop("seed", 0)
+    pool = chosen_pool(jobs, given.pop("workers", None))
     names = [name.strip() for name in methods.split(",") if name.strip()]
     outputs = Outputs(csv_file, latex_file, figure_file, against)
     outputs.check(names)
@@ -232,16 +234,16 @@ def compare(
     plan_comparison(scenario, names, seed_list(seeds, first), of_scenario | of_run, folder)
     if scenario == "table":
         print_columns(err, build_scenario(scenario, seed=first, **of_scenario).column_notes)
-    _run_comparison(folder, jobs, outputs)
+    _run_comparison(folder, pool, outputs)
 
 
 cli.add_command(diagnose_command)
 cli.add_command(sweep_command)
 
 
-def _run_comparison(folder: Path, workers: int | None, outputs: Outputs | None = None) -> None:
+def _run_comparison(folder: Path, pool: Pool, outputs: Outputs | None = None) -> None:
     with resumable(folder, err), comparison_progress(err, jobs_of(folder)) as progress:
-        failed = run_comparison(folder, workers, progress)
+        failed = run_comparison(folder, pool, progress)
     for line in failed:
         err.print(f"failed  {on_one_line(line)}", style="red", soft_wrap=True)
     with runs_complete(folder):
@@ -262,8 +264,9 @@ def _run_comparison(folder: Path, workers: int | None, outputs: Outputs | None =
     type=click.IntRange(min=1),
     help="For a comparison or a sweep: number of parallel runs. [default: one for each core]",
 )
+@workers_option
 @track_option
-def resume_command(folder: Path, jobs: int | None, track: tuple[str, ...]) -> None:
+def resume_command(folder: Path, jobs: int | None, workers: str | None, track: tuple[str, ...]) -> None:
     """Resume an interrupted run, comparison or sweep.
 
     The result is the same as without the interruption. A tracker of the run continues its record if it is named again
@@ -276,16 +279,16 @@ def resume_command(folder: Path, jobs: int | None, track: tuple[str, ...]) -> No
     if trackers and (is_comparison(folder) or is_sweep(folder)):
         raise ConfigError("--track is only for a single run: leave it out for a comparison or a sweep")
     if is_comparison(folder):
-        _run_comparison(folder, jobs)
+        _run_comparison(folder, chosen_pool(jobs, workers))
         return
     if is_sweep(folder):
-        continue_sweep(folder, jobs)
+        continue_sweep(folder, chosen_pool(jobs, workers))
         return
     run = RunFolder.open(folder)
     if run.finished:
         err.print(f"the run in {on_one_line(folder)} is already finished", soft_wrap=True)
     with resumable(folder, err), run_progress(err, run.planned_rounds, str(run.asked_config["method"])) as bar:
-        result = resume(folder, callbacks=[bar, *trackers], on_trial=bar.trial, warn=_warn)
+        result = resume(folder, callbacks=[bar, *trackers], on_trial=bar.trial, warn=_warn, workers=workers)
     _conclude(result, folder, None)
 
 

@@ -20,6 +20,12 @@ from coterie.report.commands import option_text
 from coterie.training.planning import method_class
 from coterie.training.runs.folder import read_toml
 
+workers_option = click.option(
+    "--workers",
+    metavar="WORKERS",
+    help="Processes of Dask that share the work (docs/cluster.md): local:N starts N here, tcp://HOST:PORT or "
+    "tls://HOST:PORT is a running scheduler.",
+)
 SHARED_OPTIONS: tuple[Option, ...] = (*RUN_OPTIONS, *options_of(TieredMethod))
 """Options of runs, and options of nearly all methods: local training, averaging, server, initialisation."""
 FLAGS = "coterie.flags"
@@ -126,29 +132,37 @@ def _merged(
     owners: Iterable[tuple[str, tuple[Option, ...]]], common: Sequence[Option] = ()
 ) -> list[tuple[Option, str]]:
     """Return the options of all owners, each name once; the options in `common` belong to all owners."""
-    found: dict[str, list[tuple[Option, str]]] = {option.name: [(option, "")] for option in common}
-    shared = set(found)
+    shared = {option.name: [(option, "")] for option in common}
+    found: dict[str, list[tuple[Option, str]]] = {}
     for owner, options in owners:
         for option in options:
-            found.setdefault(option.name, []).append((option, "" if option.name in shared else owner))
-    return [(_common([option for option, _ in same]), ", ".join(o for _, o in same if o)) for same in found.values()]
+            if option.name not in shared:
+                found.setdefault(option.name, []).append((option, owner))
+    return [_common(same) for same in [*shared.values(), *found.values()]]
 
 
-def _common(options: Sequence[Option]) -> Option:
-    """Return one option for all options of a name: a text if their kinds differ, without a default if these differ.
+def _common(same: Sequence[tuple[Option, str]]) -> tuple[Option, str]:
+    """Return one option for all options of a name, with its owners.
 
-    If kinds or choices differ, the option has no choices and joins all help texts.
+    If kinds differ it is a text, and if defaults differ it has none. If choices or help texts differ, it has no owners,
+    and its help text has a part for each text with the owners of the option that it describes.
     """
+    options = [option for option, _ in same]
     first = options[0]
     alike = all((option.kind, option.words) == (first.kind, first.words) for option in options)
+    choices = all(option.choices == first.choices for option in options)
     agreed = all(option.default == first.default for option in options)
     common = replace(first, default=first.default if agreed else None, listed=any(option.listed for option in options))
     if not alike:
         common = replace(common, kind=str, words=())
-    if alike and all(option.choices == first.choices for option in options):
-        return common
-    texts = dict.fromkeys(_help_with_choices(option) for option in options)
-    return replace(common, choices=(), help="; or ".join(texts))
+    if not (alike and choices):
+        common = replace(common, choices=())
+    owners: dict[str, list[str]] = {}
+    for option, owner in same:
+        owners.setdefault(option.help if choices else _help_with_choices(option), []).append(owner)
+    if len(owners) == 1:
+        return common, ", ".join(owner for _, owner in same)
+    return replace(common, help="; ".join(f"({', '.join(names)}) {text}" for text, names in owners.items())), ""
 
 
 def _help_with_choices(option: Option) -> str:
@@ -187,7 +201,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
     known = {*members, "scenario", "method", "out"}
     for name, value in values.items():
         if name not in known:
-            raise unknown_name(f"key in {path}", name, known)
+            raise unknown_name(f"key of {path}", name, known)
         if isinstance(value, dict | list) and not members.get(name, False):
             raise ConfigError(f"{path}: {name} must be a single value, not a table or a list")
     return values

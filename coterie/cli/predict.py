@@ -81,6 +81,13 @@ def predict_command(
     if to is not None:
         check_output(to)
     result = load(folder)
+    nobody = all(given is None for given in (column, client_id, cluster, support))
+    if nobody and result.schema.is_table and not result.serves_new_clients:
+        raise ConfigError(
+            "the run has several models, so it must be known whose rows these are: give --client COLUMN for rows of "
+            "many clients, --client-id ID if all are of one that trained, or --support FILE with a few labelled rows "
+            "of a new one"
+        )
     if column is None:
         found = _of_one_client(result, file, client_id, cluster, support)
     else:

@@ -75,7 +75,7 @@ PURPOSES = {
                 ),
                 Choice(
                     "cfl",
-                    "The same with whole models from one partition, and every client takes part in most rounds.",
+                    "The same with a whole model for each cluster; every client should take part in most rounds.",
                     "rotated-digits",
                 ),
             ),

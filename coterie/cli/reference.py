@@ -37,7 +37,7 @@ from coterie.training.measures import BUILT_IN
 from coterie.training.planning import prepare
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
-WIDTH = 100
+WIDTH = 96
 COMMON = frozenset(option.name for option in options_of(TieredMethod))
 NAMED = (
     *("init", "optimizer", "schedule", "server optimizer", "combine", "tracker"),
@@ -56,7 +56,7 @@ GROUPS = {
 
 def method_page(kind: type[Method]) -> str:
     """Return the generated part of the page of a method."""
-    lines = [NOTE, "## The algorithm\n", f"{_capital(kind.summary)}. ({kind.citation})\n"]
+    lines = [NOTE, "## The algorithm\n"]
     lines += [f"{paragraph}\n" for paragraph in description(kind)]
     lines.append(f"{kind.equals()}\n")
     if kind.learners is not None:
@@ -67,7 +67,7 @@ def method_page(kind: type[Method]) -> str:
     lines.append(f"```py\n{_broken(python_form(default_method(kind)))}\n```\n")
     lines.append("## Options\n")
     special, changed = _special(kind), _changed(kind)
-    lines.append(_table(special) if special else "The method has no options of its own.\n")
+    lines.append(_table(special) if special else "The method adds no options.\n")
     lines.append("All other options are [those that most methods have](../reference/options.md).\n")
     if changed:
         lines.append("Other defaults: " + ", ".join(f"`{o.name}={default_text(o)}`" for o in changed) + ".\n")

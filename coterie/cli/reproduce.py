@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from coterie.cli.options import workers_option
 from coterie.cli.progress import cell_progress
 from coterie.cli.show import claims as show_claims
 from coterie.cli.show import plain_table
@@ -31,6 +32,7 @@ err = Terminal(stderr=True)
 )
 @click.option("--only", metavar="TEXT", help="Run only cells whose name contains this text.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel cells. [default: one for each core]")
+@workers_option
 @click.option(
     "--out",
     "folder",
@@ -58,6 +60,7 @@ def reproduce_command(
     seeds: int | None,
     only: str | None,
     jobs: int | None,
+    workers: str | None,
     folder: Path,
     results: Path,
     page_file: Path | None,
@@ -75,7 +78,7 @@ def reproduce_command(
     if page_file is not None:
         check_output(page_file)
     if name is not None:
-        _run(name, quick, seeds, only, jobs, folder, results)
+        _run(name, quick, seeds, only, jobs, workers, folder, results)
     elif page_file is None:
         _list(results)
     if page_file is not None:
@@ -85,7 +88,14 @@ def reproduce_command(
 
 
 def _run(
-    name: str, quick: bool, seeds: int | None, only: str | None, jobs: int | None, folder: Path, results: Path
+    name: str,
+    quick: bool,
+    seeds: int | None,
+    only: str | None,
+    jobs: int | None,
+    workers: str | None,
+    folder: Path,
+    results: Path,
 ) -> None:
     reproduction = find_reproduction(name)
     with cell_progress(err) as (on_start, on_progress, on_cell):
@@ -96,6 +106,7 @@ def _run(
                 seeds=seeds,
                 only=only,
                 jobs=jobs,
+                workers=workers,
                 out=folder,
                 results=results,
                 on_start=on_start,

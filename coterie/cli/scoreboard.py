@@ -7,11 +7,13 @@ from pathlib import Path
 
 import click
 
+from coterie.cli.options import workers_option
 from coterie.cli.progress import cell_progress
 from coterie.cli.show import plain_table
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.errors import ConfigError
 from coterie.experiments.compare import MOST_SEEDS
+from coterie.experiments.pools import chosen_pool
 from coterie.experiments.results import read
 from coterie.experiments.scoreboard import KEPT_AS, Scores, find_scoreboard, run_scoreboard
 from coterie.training.runs.outputs import check_output, write_output
@@ -31,7 +33,8 @@ DATA = "COTERIE_SCOREBOARD_DATA"
     "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Number of seeds of each cell. [default: 3; 1 with --small]"
 )
 @click.option("--again", is_flag=True, help="Run cells again that another version of the code has measured.")
-@click.option("--workers", type=click.IntRange(min=1), help="Number of parallel cells. [default: one for each core]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel cells. [default: one for each core]")
+@workers_option
 @click.option(
     "--data",
     "folder",
@@ -57,7 +60,8 @@ def scoreboard_command(
     methods: str | None,
     seeds: int | None,
     again: bool,
-    workers: int | None,
+    jobs: int | None,
+    workers: str | None,
     folder: Path | None,
     results: Path | None,
     page_file: Path | None,
@@ -96,7 +100,7 @@ def scoreboard_command(
                     methods=methods,
                     small=small,
                     again=again,
-                    workers=workers,
+                    pool=chosen_pool(jobs, workers),
                     results=file,
                     on_start=on_start,
                     on_progress=on_progress,

@@ -69,7 +69,7 @@ def result(console: Console, found: Result) -> None:
         lines["loss"] = f"{_figure(m.loss)} on the training data"
     if sentence := rate.answer(m):
         lines["lr"] = sentence
-    lines |= _measures(found) | _certainty(found)
+    lines |= _measures(found) | _unused(found) | _certainty(found)
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
     if "one_shot" in m:
@@ -104,13 +104,22 @@ def _measures(found: Result) -> dict[str, str]:
     """Return the lines of all measures with a sentence and a known value."""
     m = found.metrics
     texts = {name: str(value) for name, value in found.config.items()}
-    texts |= {"clients": str(m.clients), "honest": str(m.clients - m.get("liars", 0))}
+    texts |= {"clients": str(m.clients), "honest": str(m.clients - m.get("attackers", 0))}
     texts |= {name: _text(m[name], measure.unit) for name, measure in MEASURES.items() if name in m}
     return {
         measure.label: measure.sentence.format_map(texts)
         for name, measure in MEASURES.items()
         if measure.sentence and name in m and _has_value(measure, found)
     }
+
+
+def _unused(found: Result) -> dict[str, str]:
+    """Return a line about clusters that no client has joined, which is no finding about the number of groups."""
+    used, asked = found.metrics.clusters, found.config.get("clusters")
+    if not isinstance(asked, int) or used is None or used >= asked:
+        return {}
+    have = f"only {used} of {asked} clusters {'has' if used == 1 else 'have'} clients"
+    return {"caution": f"{have}: give more --restarts, or compare with --clusters auto"}
 
 
 def _certainty(found: Result) -> dict[str, str]:
@@ -145,7 +154,7 @@ def _rounds(m: Metrics) -> str:
     """Return the number of rounds, and of exchanges before them."""
     before = m.get("exchanges", m.rounds) - m.rounds
     first = f"{before} exchange{'s' * (before != 1)}"
-    trained = f"{m.rounds} rounds"
+    trained = f"{m.rounds} round{'s' * (m.rounds != 1)}"
     return trained if not before else f"{first}, then {trained}" if m.rounds else first
 
 
@@ -318,11 +327,11 @@ def plain_table(console: Console, title: str, header: Sequence[str], rows: Seque
 
 def claims(console: Console, made: Sequence[Claim]) -> None:
     """Print one line for each claim, with its verdict first."""
-    words = {True: ("holds", "green"), False: ("fails", "red"), None: ("not run", "yellow")}
+    colours = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not run": "yellow"}
     console.print()
     for claim in made:
-        word, colour = words[claim.holds]
-        console.print(Text.assemble((f"{word:<8}", colour), visible(f"{claim.text}: {claim.evidence}")))
+        verdict = (f"{claim.verdict:<14}", colours[claim.verdict])
+        console.print(Text.assemble(verdict, visible(f"{claim.text}: {claim.evidence}")))
 
 
 def sweep(console: Console, found: Sweep) -> None:

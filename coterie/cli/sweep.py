@@ -20,6 +20,7 @@ from coterie.data import find_scenario
 from coterie.data import scenario as build_scenario
 from coterie.errors import ConfigError, unknown_name
 from coterie.experiments.compare import MOST_SEEDS, seed_list
+from coterie.experiments.pools import Pool, chosen_pool
 from coterie.experiments.sweep import SHARE, SweepPlan, plan_sweep, rank_runs, read_plan, run_sweep
 from coterie.options import Option
 from coterie.training.planning import method_class
@@ -78,6 +79,7 @@ def sweep_command(
     given = {name: value for name, value in flags.items() if value is not None}
     scenario, given = scenario_and_options(scenario, given)
     first, share = given.pop("seed", 0), given.pop("validation", SHARE)
+    pool = chosen_pool(jobs, given.pop("workers", None))
     swept = read_over(over, method, scenario)
     of_scenario, of_run = split_options(scenario, [method], given)
     folder = folder or free_folder(f"sweep-{scenario}-{method}")
@@ -85,7 +87,7 @@ def sweep_command(
     plan_sweep(SweepPlan(scenario, method, swept, chosen, share, of_scenario | of_run), folder)
     if scenario == "table":
         print_columns(err, build_scenario(scenario, seed=first, **of_scenario).column_notes)
-    continue_sweep(folder, jobs, json_file)
+    continue_sweep(folder, pool, json_file)
 
 
 def read_over(texts: Sequence[str], method: str, scenario: str) -> dict[str, list[object]]:
@@ -114,10 +116,10 @@ def _read_values(option: Option, text: str) -> list[object]:
     return [option.read(value.strip()) for value in text.split(",") if value.strip()]
 
 
-def continue_sweep(folder: Path, workers: int | None, json_file: Path | None = None) -> None:
+def continue_sweep(folder: Path, pool: Pool, json_file: Path | None = None) -> None:
     """Run the unfinished runs of a planned sweep, and print the ranking."""
     with resumable(folder, err), comparison_progress(err, read_plan(folder).all_jobs(folder)) as progress:
-        failed = run_sweep(folder, workers, progress)
+        failed = run_sweep(folder, pool, progress)
     with runs_complete(folder):
         found = rank_runs(folder, failed)
         if not write_json_output(json_file, found.summary()):

@@ -22,11 +22,11 @@ MOST_NAMES = 30
 """Largest number of columns that a message lists."""
 
 
-def scenario_and_options(said: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def scenario_and_options(source: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the name of the scenario and the options; for a table, ask for the columns that are missing.
 
     Args:
-        said: A scenario, the path of a table, or None.
+        source: A scenario, the path of a table, or None.
         given: The options that were given.
 
     Raises:
@@ -34,13 +34,16 @@ def scenario_and_options(said: str | None, given: Mapping[str, Any]) -> tuple[st
             is no terminal to ask at.
     """
     options = dict(given)
-    if said is not None and said.lower().endswith(SUFFIXES):
-        if options.get("table") not in (None, said):
-            raise ConfigError(f"two tables are given, {said} and {options['table']}: give one of them")
-        options["table"], said = said, "table"
-    if said is None and options.get("table") is None:
-        raise ConfigError("which scenario? name one ('coterie scenarios' lists them), or give --table FILE or --config")
-    name = said or "table"
+    if source is not None and source.lower().endswith(SUFFIXES):
+        if options.get("table") not in (None, source):
+            raise ConfigError(f"two tables are given, {source} and {options['table']}: give one of them")
+        options["table"], source = source, "table"
+    if source is None and options.get("table") is None:
+        raise ConfigError(
+            "no scenario is named: name one ('coterie scenarios' lists them), or give a table with --table FILE, or "
+            "--config FILE"
+        )
+    name = source or "table"
     if name == "table" and options.get("table") is not None:
         options |= _asked(str(options["table"]), options)
     return name, options
@@ -53,7 +56,7 @@ def _asked(table: str, given: Mapping[str, Any]) -> dict[str, str]:
         return {}
     guess = guess_columns(table)
     if not (sys.stdin and sys.stdin.isatty()):
-        raise ConfigError(_how_to_say(table, given, absent, guess))
+        raise ConfigError(_command_to_type(table, given, absent, guess))
     click.echo(f"columns of {table}: {', '.join(guess.columns)}", err=True)
     found: dict[str, str] = {}
     questions = {"client": "Which column names the client of each row?", "target": "Which column is to be predicted?"}
@@ -71,7 +74,7 @@ def _ask(question: str, columns: Sequence[str], guess: str) -> str:
     return str(click.prompt(question, default=guess or None, value_proc=known, err=True))
 
 
-def _how_to_say(table: str, given: Mapping[str, Any], absent: Sequence[str], guess: Guess) -> str:
+def _command_to_type(table: str, given: Mapping[str, Any], absent: Sequence[str], guess: Guess) -> str:
     """Return the command to type, with guesses for the columns that are missing."""
     words = {name: str(given.get(name) or getattr(guess, name) or name.upper()) for name in ("client", "target")}
     context = click.get_current_context(silent=True)

@@ -13,6 +13,7 @@ from coterie.core.dataset import FederatedDataset
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.shard import Positions, Shard
 from coterie.core.task import Task
+from coterie.core.threads import Workers
 from coterie.core.validation import split_validation
 from coterie.learners.base import Learner
 from coterie.privacy.noise import SYSTEM_NOISE, Noise
@@ -36,6 +37,10 @@ class ClientGroup:
     """State that the clients keep from round to round; None: they keep none."""
     noise: Noise = SYSTEM_NOISE
     """Source of the noise for differential privacy; only a simulation may derive it from its seed."""
+    compiles: bool = False
+    """Whether compiled code may be used; False if the run is too short for the time that compilation takes."""
+    workers: Workers = Workers()
+    """Threads for a task that divides its work itself."""
 
     @classmethod
     def of(

@@ -34,6 +34,12 @@ class Objective(Registered, ABC, family="objective"):
     The client converts losses to costs and may send counts. The server stores and combines these counts, and sends the
     result to all clients in the next round. By default, an objective depends on labels only and has one component for
     each cluster.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.tiers import Objective
+        >>> from_text(Objective, "conditional")
+        Conditional()
     """
 
     counts: ClassVar[tuple[str, ...]] = ()
@@ -42,6 +48,8 @@ class Objective(Registered, ABC, family="objective"):
     """Whether clusters also model the distribution of the features, so that newcomers need no labels."""
     reveals: ClassVar[dict[str, str]] = {}
     """Counts that are sent as rows, with the information that each reveals to the server about a client."""
+    plain: ClassVar[bool] = False
+    """Whether the cost of a sample is its loss, and nothing is counted."""
     summed: ClassVar[bool] = False
     """Whether counts are summed over clients; otherwise the server stores the counts of each client."""
 
@@ -139,7 +147,14 @@ class Objective(Registered, ABC, family="objective"):
 
 
 class Distance(Registered, ABC, family="distance"):
-    """Base class of tier 4: a symmetric distance between clients, which is zero between a client and itself."""
+    """Base class of tier 4: a symmetric distance between clients, which is zero between a client and itself.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.tiers import Distance
+        >>> from_text(Distance, "label-histogram")
+        LabelHistogram(weighted=True)
+    """
 
     needs: ClassVar[Needs]
     """Basis of the distance: `updates`, each client's model change, sent as a row; `features`, computed with a body

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.blocks import Block
-from coterie.core.clusters import Clusters, Params
+from coterie.core.clusters import Clusters, Params, take_rows
 from coterie.core.messages import Reply, Slotted
 from coterie.core.shard import Positions, Shard
 from coterie.learners.contribution import Contribution, add_by_row
@@ -88,17 +87,17 @@ class ReplyBuilder:
         self.adds = False
         self.adds_body = False
 
-    def start(self, places: Positions, block: Block, assignment: Assignment) -> None:
+    def start(self, places: Positions, sizes: Tensor, assignment: Assignment) -> None:
         """Record the assignment of a block's clients before they train.
 
         Args:
             places: Positions of the block's clients in the group, (B,).
-            block: Samples of the clients.
+            sizes: Number of samples of each client, (B,).
             assignment: Assignment of the clients to models.
         """
         at = torch.from_numpy(places)
         self.own[at] = assignment.own
-        self.samples[at] = block.sizes.double().cpu()
+        self.samples[at] = sizes.double().cpu()
         if assignment.loss is not None:
             self.loss[at] = assignment.loss.double().cpu()
         if assignment.likelihood is not None:
@@ -248,7 +247,7 @@ class ReplyBuilder:
     def _filled(self, sums: Params) -> Slotted:
         """Return sums {name: (S, ...)} and their mass, for slots with contributions only."""
         used = torch.nonzero(self.slot_count).flatten()
-        # no second copy if all slots are used: the method `local` has one model for each client
-        kept = used if len(used) < len(self.slots) else slice(None)
-        arrays = {name: value[kept] for name, value in sums.items()} | {"mass": self.slot_mass[used]}
+        if len(used) == len(self.slots):  # no second copy: the method `local` has one model for each client
+            return Slotted(self.slots, {**sums, "mass": self.slot_mass}, self.slot_count)
+        arrays = take_rows({**sums, "mass": self.slot_mass}, used)
         return Slotted(self.slots[used], arrays, self.slot_count[used])

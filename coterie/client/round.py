@@ -98,6 +98,14 @@ class ClientAlgorithm(Registered, ABC, family="assignment"):
         """Whether a client keeps a weight for each cluster."""
         return self.mixture or self.personal
 
+    @property
+    def takes_best(self) -> bool:
+        """Whether a client's round consists of choosing the model with the lowest mean loss and training it.
+
+        Models that the server assigned are trained without a choice. Such rounds can read the samples just once.
+        """
+        return False
+
     @abstractmethod
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
         """Do one round for the clients of a block, and add their contributions to `work.builder`.
@@ -206,7 +214,7 @@ class ClientRound:
             memo: Intermediate result of scoring, which the learner can reuse.
         """
         weight = self.weight(places, block, assignment)
-        self.builder.start(places, block, assignment)
+        self.builder.start(places, block.sizes, assignment)
         if self.settings.privacy is not None:
             self._train_privately(self.settings.privacy, places, block, assignment, weight)
             return

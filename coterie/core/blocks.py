@@ -95,23 +95,26 @@ class Block:
         total = torch.where(mask, values, 0).sum(dim=1)
         return total / self.counts.reshape(-1, *(1,) * (values.dim() - 2))
 
-    def alone(self, b: int) -> Block:
-        """Return a block of one client, without padding.
+    def part(self, rows: slice) -> Block:
+        """Return a block of some of the clients, without padding that none of them needs.
 
         Args:
-            b: Index of the client in this block.
+            rows: Adjacent clients of this block.
         """
-        row, size = slice(b, b + 1), int(self.sizes[b])
+        sizes = self.sizes[rows]
+        width = int(sizes.max())
+        real = None if self.mask is None else self.mask[rows, :width]
         return replace(
             self,
-            positions=self.positions[row],
-            x=self.x[row, :size],
-            y=self.y[row, :size],
-            sizes=self.sizes[row],
-            mask=None,
-            keys=self.keys[row],
-            focus=None if self.focus is None else self.focus[row, :size],
-            shares=None if self.shares is None else self.shares[row, :size],
+            positions=self.positions[rows],
+            x=self.x[rows, :width],
+            y=self.y[rows, :width],
+            sizes=sizes,
+            mask=None if real is None or bool(real.all()) else real,
+            keys=self.keys[rows],
+            focus=None if self.focus is None else self.focus[rows, :width],
+            shares=None if self.shares is None else self.shares[rows, :width],
+            name=(*self.name, rows.start, rows.stop),
         )
 
 

@@ -7,6 +7,7 @@ ignored. A row of a different round is an error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -46,6 +47,21 @@ class ClientStateStore:
     def clear(self) -> None:
         """Remove the state of all clients."""
         self.restore({ROUNDS: torch.full((self.count,), NEVER, dtype=torch.int64)})
+
+    def rows(self, places: Tensor) -> Params:
+        """Return the state of the clients at these places, in the form of `copy`."""
+        return {name: value[places] for name, value in self.arrays.items()} | {ROUNDS: self.rounds[places]}
+
+    def replace_rows(self, places: Tensor, rows: Params) -> None:
+        """Replace the state of the clients at these places by rows in the form of `copy`."""
+        self.rounds[places] = rows[ROUNDS]
+        for name, value in rows.items():
+            if name == ROUNDS:
+                continue
+            kept = self.arrays.get(name, value.new_zeros(self.count, *value.shape[1:]))
+            kept = _grown_to(kept, value.shape)
+            kept[places] = _grown_to(value, kept.shape)
+            self.arrays[name] = kept
 
     def restore(self, copied: Params) -> None:
         """Restore the state that `copy` returned."""
@@ -117,6 +133,17 @@ class ClientStates:
                 inside = kept[tuple(slice(length) for length in (self.store.count, *value.shape[1:]))]
                 inside[at] = value.cpu()
             self.store.rounds[at] = round_
+
+
+def joined_rows(parts: Sequence[Params]) -> Params:
+    """Return the states of several groups of clients, in the form of `ClientStateStore.copy`, as one."""
+    count = sum(len(part[ROUNDS]) for part in parts)
+    whole, first = ClientStateStore(count), 0
+    for part in parts:
+        places = torch.arange(first, first + len(part[ROUNDS]))
+        whole.replace_rows(places, part)
+        first += len(places)
+    return whole.arrays | {ROUNDS: whole.rounds}
 
 
 def _grown_to(array: Tensor, shape: torch.Size) -> Tensor:

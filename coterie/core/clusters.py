@@ -29,6 +29,11 @@ def rows_of(params: Params, rows: int | slice) -> Params:
     return {name: p[rows] for name, p in params.items()}
 
 
+def is_shared(parameter: Tensor) -> bool:
+    """Return whether a parameter (S, ...) is the same in all models, such as one of a shared body."""
+    return parameter.stride(0) == 0 or bool((parameter == parameter[:1]).all())
+
+
 ALIGNMENT = 64
 """Alignment in bytes of the first element of an array in plain layout, as in torch's own allocations."""
 
@@ -149,10 +154,15 @@ class Clusters:
         return take_rows(self.params, rows) | take_rows(self.shared, restarts)
 
     def all_models(self) -> Params:
-        """Return the complete models of all available slots, {name: (S, ...)}; not copied if there is no body."""
+        """Return the complete models of all available slots, {name: (S, ...)}, without a copy if possible.
+
+        The shared body of a single restart is a view with the stride 0, which must not be modified.
+        """
         if not self.shared:
             return self.params
         count = next(iter(self.params.values())).shape[0]
+        if self.restarts == 1:
+            return self.params | {name: p.expand(count, *p.shape[1:]) for name, p in self.shared.items()}
         return self.at(torch.arange(count) if self.slots is None else self.slots)
 
     def by_restart(self, values: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 
 from coterie.core.schema import ColumnNote, Schema
 from coterie.core.shard import ClientId, Positions, Shard
+from coterie.core.source import DataSource
 from coterie.errors import InputError
 
 
@@ -66,6 +67,8 @@ class ClientDirectory(ABC):
     """Clients that do not take part in training."""
     client_notes: tuple[str, ...] = ()
     """Descriptions of the clients' data, one text for each client with parts separated by "; "; may be empty."""
+    source: DataSource | None = None
+    """Source from which another process can load these clients; None if they exist in this process only."""
 
     @property
     @abstractmethod
@@ -94,6 +97,10 @@ class ClientDirectory(ABC):
 
     def compact(self) -> Self:
         """Return the same clients with the labels that occur renumbered as classes 0 to C-1."""
+        return self
+
+    def in_memory(self) -> ClientDirectory:
+        """Return the same clients with their samples in this process, if they are in files that it can read."""
         return self
 
     @abstractmethod

@@ -70,7 +70,7 @@ class Spec:
     high: float = math.inf
     """Largest allowed value."""
     missing: Missing = "never"
-    """Where NaN and infinite values are allowed: `never`; for all values of a `vector` (last axis), as when a restart
+    """Places of NaN and infinite values: `never`; for all values of a `vector` (last axis), as when a restart
     diverged; or `shared`, if the replies of most nodes have them too, as when a model diverged."""
     total: Total = ""
     """Upper bound of the sum of the values: the clients' numbers of samples, their mass in the mean, or 1 each."""

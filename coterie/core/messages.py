@@ -159,14 +159,30 @@ def merge(replies: Sequence[Reply]) -> Reply:
     """Merge replies into one: sums are added in the given order, rows are concatenated."""
     if len(replies) == 1:
         return replies[0]
-    answered = [r for r in replies if r.clients]
-    rejected = tuple(c for r in replies for c in r.rejected)
-    paths = tuple(sorted({path for r in replies for path in r.paths}))
+    return merge_answers(
+        [r for r in replies if r.clients],
+        tuple(c for r in replies for c in r.clients),
+        tuple(c for r in replies for c in r.rejected),
+        tuple(sorted({path for r in replies for path in r.paths})),
+    )
+
+
+def merge_answers(
+    answered: Sequence[Reply], clients: tuple[ClientId, ...], rejected: tuple[ClientId, ...], paths: tuple[str, ...]
+) -> Reply:
+    """Merge the arrays of replies that contain at least one client each.
+
+    Args:
+        answered: The replies; their clients are not read.
+        clients: Clients of the merged reply.
+        rejected: Rejected clients of the merged reply.
+        paths: Computation paths of the merged reply.
+    """
     if not answered:
         return Reply(clients=(), rejected=rejected, paths=paths)
     first = answered[0]
     return Reply(
-        clients=tuple(c for r in answered for c in r.clients),
+        clients=clients,
         sums={name: torch.stack([r.sums[name] for r in answered]).sum(dim=0) for name in first.sums},
         slotted={name: merge_slotted([r.slotted[name] for r in answered]) for name in first.slotted},
         rows={name: torch.cat([r.rows[name] for r in answered]) for name in first.rows},
@@ -261,14 +277,16 @@ def reply_of(header: Mapping[str, Any], arrays: Params) -> Reply:
 _JSON = "coterie"
 
 
-def _pack(parts: Parts) -> bytes:
+def pack(parts: Parts) -> bytes:
+    """Serialise a message in two parts."""
     header, arrays = parts
     # safetensors refuses tensors that share memory
     contiguous = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items()}
     return safetensors_save(contiguous, metadata={_JSON: json.dumps(header)})
 
 
-def _unpack(data: bytes) -> Parts:
+def unpack(data: bytes) -> Parts:
+    """Return the two parts that `pack` serialised."""
     length = int.from_bytes(data[:8], "little")
     metadata = json.loads(data[8 : 8 + length])["__metadata__"]
     return json.loads(metadata[_JSON]), safetensors_load(data)
@@ -276,19 +294,19 @@ def _unpack(data: bytes) -> Parts:
 
 def encode_broadcast(broadcast: Broadcast) -> bytes:
     """Serialise a broadcast."""
-    return _pack(broadcast_parts(broadcast))
+    return pack(broadcast_parts(broadcast))
 
 
 def decode_broadcast(data: bytes) -> Broadcast:
     """Return the broadcast that `encode_broadcast` serialised."""
-    return broadcast_of(*_unpack(data))
+    return broadcast_of(*unpack(data))
 
 
 def encode_reply(reply: Reply) -> bytes:
     """Serialise a reply."""
-    return _pack(reply_parts(reply))
+    return pack(reply_parts(reply))
 
 
 def decode_reply(data: bytes) -> Reply:
     """Return the reply that `encode_reply` serialised."""
-    return reply_of(*_unpack(data))
+    return reply_of(*unpack(data))

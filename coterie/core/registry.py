@@ -52,6 +52,9 @@ def register(name: str) -> Callable[[M], M]:
     Args:
         name: Name of the class on the command line, in files and in messages.
 
+    Returns:
+        A decorator that returns the class itself.
+
     Raises:
         ConfigError: if the class has no extensible base class, is not a dataclass, or the name is already registered.
 

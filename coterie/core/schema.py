@@ -146,6 +146,8 @@ class Number(Measured):
     kind = "number"
     reading: str = PLAIN.name
     """Format of the numbers in text cells."""
+    values: tuple[float, ...] = ()
+    """Different values in the training table, if they are few whole numbers; otherwise none."""
 
     def numbers(self, values: Values, missing: Mask) -> Floats:
         if values.dtype.kind in KINDS_OF_NUMBERS + "b":
@@ -325,6 +327,9 @@ class Schema:
     """Format of the numbers in text cells of the target."""
     impute: bool = True
     """Whether missing feature values are imputed; otherwise they are refused."""
+    target_scale: tuple[float, float] = (0.0, 1.0)
+    """Mean and standard deviation of the target of a regression over the training rows. Targets keep their units; the
+    first models are drawn at this place and of this size, so that results do not depend on the units."""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -382,6 +387,7 @@ class Schema:
             "classes": list(self.classes),
             "target_reading": self.target_reading,
             "impute": self.impute,
+            "target_scale": list(self.target_scale),
         }
 
     @classmethod
@@ -391,7 +397,7 @@ class Schema:
         Raises:
             InputError: if the plain form does not describe a schema.
         """
-        needed, optional = {"columns", "scales", "target", "classes"}, {"target_reading", "impute"}
+        needed, optional = {"columns", "scales", "target", "classes"}, {"target_reading", "impute", "target_scale"}
         if not isinstance(plain, dict) or not needed <= plain.keys() <= needed | optional:
             raise InputError("a schema needs columns, scales, target and classes")
         columns, scales, target, classes = (plain[name] for name in ("columns", "scales", "target", "classes"))
@@ -400,6 +406,9 @@ class Schema:
         if not _is_list(classes, lambda label: isinstance(label, str | int)):
             raise InputError("the classes of a schema must be texts or whole numbers")
         reading, impute = plain.get("target_reading", PLAIN.name), plain.get("impute", False)
+        target_scale = plain.get("target_scale", [0.0, 1.0])
+        if not _is_scale(target_scale) or target_scale[1] < 0:
+            raise InputError("target_scale of a schema must be [mean, deviation]")
         if reading not in {r.name for r in NUMBER_READINGS} or not isinstance(impute, bool):
             raise InputError(
                 "a schema needs target_reading as the name of a reading of numbers, impute as true or false"
@@ -411,6 +420,7 @@ class Schema:
             tuple(classes),
             reading,
             impute,
+            (float(target_scale[0]), float(target_scale[1])),
         )
         if len({column.name for column in read.columns}) != len(columns) or len(set(read.classes)) != len(classes):
             raise InputError("a schema names every column and every class once")

@@ -82,6 +82,22 @@ class Shard:
         stops = np.cumsum(sizes)
         return replace(whole, ids=names, hashes=hash_ids(names), starts=stops - sizes, stops=stops)
 
+    def alone(self) -> Shard:
+        """Return the same clients with a copy of their samples only, in the same order and without unused rows."""
+        used = np.zeros(len(self.y) + 1, dtype=np.int64)
+        np.add.at(used, self.starts, 1)
+        np.add.at(used, self.stops, -1)
+        mask = np.cumsum(used)[:-1] > 0
+        before = np.concatenate([[0], np.cumsum(mask)])  # number of used rows before each row
+        rows = torch.from_numpy(np.flatnonzero(mask)).to(self.x.device)
+        return replace(
+            self,
+            x=self.x.index_select(0, rows),
+            y=self.y.index_select(0, rows),
+            starts=before[self.starts],
+            stops=before[self.stops],
+        )
+
     def to(self, dtype: torch.dtype, device: torch.device) -> Shard:
         """Return the shard with features and regression targets in a dtype on a device; copies only if necessary."""
         y = self.y.to(device=device, dtype=dtype) if self.y.is_floating_point() else self.y.to(device)

@@ -53,19 +53,12 @@ class ServerState:
     clients: Params = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        counts = [array.length("client") for array in self.arrays.values()]
-        clients = next((count for count in counts if count is not None), None)
-        lengths: dict[Axis, int | None] = {
-            "cluster": self.clusters.K,
-            "restart": self.clusters.restarts,
-            "client": clients,
-        }
+        lengths: dict[Axis, int] = {"cluster": self.clusters.K, "restart": self.clusters.restarts}
         for name, array in self.arrays.items():
-            for axis, length in lengths.items():
-                if array.length(axis) not in (None, length):
+            for axis, count in zip(array.axes, array.value.shape, strict=True):
+                if axis is not None and lengths.setdefault(axis, count) != count:
                     raise ConfigError(
-                        f"the state array {name!r} has {array.length(axis)} entries along its {axis} axis, "
-                        f"expected {length}"
+                        f"the state array {name!r} has {count} entries along its {axis} axis, expected {lengths[axis]}"
                     )
 
     @classmethod
@@ -142,9 +135,9 @@ class ServerState:
         return torch.zeros(0, 0) if found is None else found.value
 
     @property
-    def introductions(self) -> Tensor:
+    def onboarding_rows(self) -> Tensor:
         """Onboarding vector of each client, (m, P), zeros before its onboarding, or (0, 0) if none are stored."""
-        found = self.arrays.get("introductions")
+        found = self.arrays.get("onboarding_rows")
         return torch.zeros(0, 0) if found is None else found.value
 
     @property
@@ -170,7 +163,8 @@ class ServerState:
             arrays: Arrays by name.
             prefix: Prefix that is added to the names.
         """
-        return replace(self, arrays={**self.arrays, **{f"{prefix}{name}": array for name, array in arrays.items()}})
+        together = {**self.arrays, **{f"{prefix}{name}": array for name, array in arrays.items()}}
+        return ServerState(self.round, self.clusters, together, self.clients)
 
     def with_values(self, **values: Tensor) -> ServerState:
         """Return the state with new tensors in existing arrays, whose declarations stay the same."""
@@ -195,7 +189,11 @@ class ServerState:
 
     def in_plain_layout(self) -> ServerState:
         """Return the same state in contiguous and aligned arrays, as when it is read from a checkpoint."""
-        arrays = {name: array.with_value(plain_layout(array.value)) for name, array in self.arrays.items()}
+        plain = {name: plain_layout(array.value) for name, array in self.arrays.items()}
+        arrays = {
+            name: array if plain[name] is array.value else array.with_value(plain[name])
+            for name, array in self.arrays.items()
+        }
         return replace(self, clusters=self.clusters.in_plain_layout(), arrays=arrays)
 
     def regrouped(self, event: RegroupEvent, changes: Changes | None = None) -> ServerState:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -258,7 +258,7 @@ class StateArray:
 
     def with_value(self, value: Tensor) -> StateArray:
         """Return the array with another tensor and the same declaration."""
-        return replace(self, value=value)
+        return StateArray(value, self.axes, self.rule)
 
     def keep_restart(self, index: int) -> StateArray:
         """Return the entries of one restart only; the restart axis then has length one."""

@@ -40,6 +40,15 @@ class Task(Registered, ABC, family="client task"):
         """Whether every client's change is a separate row instead of a part of a sum."""
         return False
 
+    def divides_itself(self, clients: Any, broadcast: Broadcast) -> bool:
+        """Return whether the task divides its work among threads itself, so that it should get all clients at once.
+
+        Args:
+            clients: As in `run`; `clients.workers` are the threads.
+            broadcast: As in `run`.
+        """
+        return False
+
     @abstractmethod
     def run(self, clients: Any, broadcast: Broadcast) -> Reply:
         """Do the work for all clients of a group.

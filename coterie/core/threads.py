@@ -7,10 +7,30 @@ for a client run in a single thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+Job = Callable[[Any], object]
+"""Function that is called with each of several values."""
+
+
+def one_by_one(work: Job, values: Sequence[Any]) -> list[object]:
+    """Call a function with one value after the other."""
+    return [work(value) for value in values]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Threads among which a task may divide its work itself."""
+
+    count: int = 1
+    """Number of threads."""
+    run: Callable[[Job, Sequence[Any]], object] = one_by_one
+    """Function that calls a function with each of several values, in these threads."""
 
 
 @contextmanager

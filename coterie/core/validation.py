@@ -88,4 +88,5 @@ def split_validation(data: FederatedDataset, share: float, seed: int) -> Federat
         train=train.gather(training, parts.train_sizes),
         test=train.gather(rows[parts.held_out], parts.held_out_sizes),
         sample_truth=None if truth is None else truth[training],
+        source=None,
     )

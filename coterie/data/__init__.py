@@ -1,4 +1,4 @@
-"""Reproducible federations with known truth, real ones, and the doors for a user's own arrays, tables and data sets."""
+"""Data: the user's arrays, tables and data sets, scenarios with known groups, and real data sets."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from coterie.data import partition
     from coterie.data.arrays import from_arrays, from_rows
     from coterie.data.hugging_face import from_hf
+    from coterie.data.parquet import from_parquet_dir, to_parquet_dir
     from coterie.data.partition import partitioned
     from coterie.data.registry import SCENARIOS, ScenarioEntry, find_scenario, register_scenario, scenario
     from coterie.data.table import from_table
@@ -18,6 +19,7 @@ else:
         {
             "arrays": ("from_arrays", "from_rows"),
             "hugging_face": ("from_hf",),
+            "parquet": ("from_parquet_dir", "to_parquet_dir"),
             "partition": ("partitioned",),
             "registry": ("SCENARIOS", "ScenarioEntry", "find_scenario", "register_scenario", "scenario"),
             "table": ("from_table",),
@@ -32,6 +34,7 @@ __all__ = [
     "find_scenario",
     "from_arrays",
     "from_hf",
+    "from_parquet_dir",
     "from_rows",
     "from_table",
     "from_torch",
@@ -39,4 +42,5 @@ __all__ = [
     "partitioned",
     "register_scenario",
     "scenario",
+    "to_parquet_dir",
 ]

@@ -155,7 +155,7 @@ def group_tests(
     truth: npt.NDArray[np.int64],
     each: int,
 ) -> Shard:
-    """Held-out samples of which group g owns rows g*each to (g+1)*each; all its clients share them."""
+    """Return held-out samples, of which group g owns rows g*each to (g+1)*each; all its clients share them."""
     starts = truth * each
     return Shard(tuple(ids), hash_ids(ids), tensor_of(x), tensor_of(y), starts, starts + each)
 

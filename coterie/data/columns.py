@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import as_array, first_line
-from coterie.core.readings import MISSING_MARKS, PLAIN, number_text
+from coterie.core.readings import DATE_READINGS, MISSING_MARKS, NUMBER_READINGS, PLAIN, fits, number_text
 from coterie.core.schema import Values
 from coterie.errors import CoterieError, InputError
 
@@ -51,7 +51,7 @@ class Columns:
 
     names: tuple[str, ...]
     read: Callable[[str], Values]
-    """(N,) of any type that NumPy knows."""
+    """Function that returns a column, (N,), of any type that NumPy knows."""
     categorical: frozenset[str] = frozenset()
     """Names of the columns that are categorical although their levels are numbers."""
 
@@ -216,11 +216,37 @@ def _lines(path: Path, delimiter: str) -> Iterator[Iterator[list[str]]]:
 def _header(path: Path, delimiter: str) -> tuple[str, ...]:
     with _readable(path), _lines(path, delimiter) as lines:
         names = next(lines, [])
+        first = next((row for row in lines if row), [])
     if not names:
         raise InputError(f"{path} is empty: its first line must name the columns")
     if all(PLAIN.read(name.strip()) is not None for name in names):
         raise InputError(f"the first line of {path} holds numbers only: it must name the columns")
+    _refuse_values_as_names(path, names, first)
     return _distinct([name.strip() or f"column {place}" for place, name in enumerate(names, start=1)])
+
+
+def _refuse_values_as_names(path: Path, names: list[str], first: list[str]) -> None:
+    """Raise InputError if the first line is of the same form as the second, and holds a date or a number with decimals.
+
+    Whole numbers may be names, such as years.
+    """
+    kinds = [_value_kind(name) for name in names]
+    if {"date", "decimal"} & set(kinds) and all(
+        bool(kind) == bool(_value_kind(cell)) for kind, cell in zip(kinds, first, strict=False)
+    ):
+        example = next(name for name, kind in zip(names, kinds, strict=True) if kind in ("date", "decimal"))
+        raise InputError(
+            f"the first line of {path} looks like a row of values, such as {shown(example)}: it must name the columns"
+        )
+
+
+def _value_kind(cell: str) -> str:
+    """Return whether a cell is a `decimal` number, a `whole` one, or a `date`; empty for another text."""
+    text = cell.strip()
+    numbers = {reading.read(text) for reading in NUMBER_READINGS} - {None}
+    if numbers:
+        return "whole" if all(float(number).is_integer() for number in numbers if number is not None) else "decimal"
+    return "date" if fits(text, DATE_READINGS) else ""
 
 
 def _delimiter(path: Path) -> str:

@@ -37,6 +37,9 @@ VERY_FAR = 30.0
 """Standard deviations from the training mean beyond which a single value is warned of."""
 MOST_ROWS, FEW_TRAINING_ROWS = 0.5, 0.25
 """A gap or a rare value in more than this share of the rows, and in less than that of the training rows, is odd."""
+NEW_CODES, FAR_CODE = 0.1, 0.5
+"""Share of rows with values that are new to a column of few whole numbers, and distance of one of them, as a share of
+the column's range, from which a warning is given."""
 MANY_ROWS = 10
 """Rows below which that may be chance."""
 ODD_SHARES = {
@@ -155,6 +158,8 @@ def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> I
             scale = next(scales)
             if at == 0 and isinstance(column, Number | Date):
                 _warn_if_far(column.name, feature[~missing], scale, training=rows is not None)
+            if at == 0 and rows is None and isinstance(column, Number):
+                _warn_of_codes(column, feature[~missing])
             _warn_if_many(column.name, ODD_SHARES.get(name.removeprefix(column.name), ""), feature, scale)
             yield name, feature
 
@@ -191,6 +196,23 @@ def _warn_if_far(name: str, values: Floats, scale: tuple[float, float], training
         warnings.warn(
             f"column {name!r}: {count} far from those of the training rows, such as {odd[0]:.10g}, so that their "
             "predictions mean little: leave the cells empty if they stand for missing values",
+            ColumnWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_codes(column: Number, values: Floats) -> None:
+    """Warn of numbers that no training row had in a column of few whole numbers, if they are many or far away."""
+    odd = values[~np.isin(values, column.values)] if column.values else values[:0]
+    if not len(odd):
+        return
+    low, high = column.values[0], column.values[-1]
+    outside = np.maximum(low - odd, odd - high)
+    if len(odd) > NEW_CODES * len(values) or outside.max() > FAR_CODE * (high - low):
+        known = ", ".join(f"{value:g}" for value in column.values)
+        warnings.warn(
+            f"column {column.name!r} holds {odd[outside.argmax()]:.10g}, which no row of the training table had "
+            f"({known}): is it coded in the same way?",
             ColumnWarning,
             stacklevel=4,
         )

@@ -16,6 +16,7 @@ from coterie.data.remarks import (
     COPY,
     FEW_ROWS,
     MISSING_CODES,
+    NAME_OF_CODE,
     NEARLY_ALL,
     client_remarks,
     counted,
@@ -44,9 +45,14 @@ __all__ = [
 
 ROW_NUMBERS = 100
 """Number of rows below which whole numbers are not taken for identifiers because of their values."""
+MOST_VALUES = 12
+"""Most different whole numbers of a column that the schema lists, so that other codes in later rows are noticed."""
 DENSE = 2.0
 """Different whole numbers whose range is at most this many times the number of rows are numbers of rows."""
-IDENTIFIER = re.compile(r"(^|[\W_])(id|ids|uuid|guid|key|code|nr|no|number|index|mrn|ssn)($|[\W_])|[a-z](ID|Id|Nr|No)$")
+IDENTIFIER = re.compile(
+    r"(?i:(^|[\W_])(id|ids|uuid|guid|key|code|nr|no|number|index|mrn|ssn|zip|zipcode|postcode|plz|fips)($|[\W_]))"
+    r"|[a-z](ID|Id|Nr|No)$",
+)
 """Names that identifiers often have."""
 INTERCEPT = "intercept"
 """Name of the constant in tables of coefficients."""
@@ -87,6 +93,7 @@ def fit_schema(summary: TableSummary, settings: TableSettings) -> tuple[Schema, 
         target.classes,
         target.reading,
         settings.missing == "impute",
+        target.scale,
     )
     _check_names(schema)
     return schema, tuple(notes[column.name] for column in summary.columns)
@@ -149,7 +156,7 @@ def _fit(column: ColumnSummary, summary: TableSummary, settings: TableSettings) 
     fitted.remarks.extend(_missing_remarks(fitted, column, settings))
     if is_of_clients(column, summary) and fitted.column.own_features:
         fitted.remarks.append(
-            "the same in all rows of each client, so its effect cannot be told from differences between clients"
+            "the same in all rows of each client, so its effect is not distinguished from differences between clients"
         )
     return fitted
 
@@ -200,8 +207,15 @@ def _fit_number(column: ColumnSummary, summary: TableSummary, settings: TableSet
     remarks += _identifier_remarks(_Whole.of(column, moments, summary), named=settings.features is not None)
     remarks += number_remarks(column, moments)
     missing = training_missing(column)
-    made = Number(column.name, missing > 0, moments.mean, moments.reading)
+    made = Number(column.name, missing > 0, moments.mean, moments.reading, _few_values(column))
     return FittedColumn(made, with_indicator(((moments.mean, moments.deviation),), missing, column.training), remarks)
+
+
+def _few_values(column: ColumnSummary) -> tuple[float, ...]:
+    """Return the different values of a column of few whole numbers; none if there are many, or some are not listed."""
+    codes = column.codes or ()
+    listed = len(codes) <= MOST_VALUES and not column.unnamed.rows
+    return tuple(sorted(float(level.text) for level in codes)) if listed else ()
 
 
 @dataclass(frozen=True)
@@ -241,7 +255,7 @@ def _identifier_remarks(whole: _Whole | None, named: bool) -> list[str]:
         return ["nearly every row has another value, as in an identifier"] if odd else []
     _drop_identifiers(whole)
     if whole.called:
-        return ["its name is that of an identifier or code; drop it if its size means nothing"]
+        return [f"its name {NAME_OF_CODE} or code; drop it if its size means nothing"]
     if whole.unique and whole.rows >= FEW_ROWS:
         return ["nearly every row has another whole number; drop it if it is an identifier"]
     return []

@@ -47,7 +47,7 @@ def guess_columns(source: object) -> Guess:
 
 
 def _may_be_client(column: ColumnSummary) -> bool:
-    """Whether a column is a text or a whole number with at least two rows for each value."""
+    """Return whether a column is a text or a whole number with at least two rows for each value."""
     if column.missing or column.dates.rows or not column.whole:
         return False
     texts = None if column.texts is None else len(column.texts)

@@ -284,9 +284,9 @@ def _arrays(rows: _Rows, target: str, column: str, classes: tuple[str, ...]) -> 
 def _in_order(data: FederatedDataset, x: Values, y: Values, owners: Sequence[object]) -> Shard:
     """Return held-out samples in the order of the training clients; a client without any owns none."""
     rows = by_column(np.array(owners, dtype=object))
-    strangers = sorted(set(rows) - set(data.clients))
-    if strangers:
-        raise InputError(f"client {strangers[0]!r} is only in the split {TEST!r}: every client needs training rows")
+    new_clients = sorted(set(rows) - set(data.clients))
+    if new_clients:
+        raise InputError(f"client {new_clients[0]!r} is only in the split {TEST!r}: every client needs training rows")
     own = [rows.get(name, np.arange(0)) for name in data.clients]
     order = np.concatenate(own)
     labels = y[order].astype(np.float64 if data.train.y.is_floating_point() else np.int64)

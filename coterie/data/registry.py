@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TypeVar, get_args
 
 from coterie.core.dataset import FederatedDataset
+from coterie.core.registry import register
+from coterie.core.source import DataSource
 from coterie.data import table
 from coterie.data.fitting import Missing, Task
 from coterie.data.scenarios import (
@@ -31,13 +34,19 @@ from coterie.data.scenarios import (
 )
 from coterie.data.scenarios.shifts.pictures import DATASETS as PICTURES
 from coterie.errors import ConfigError, CoterieError, shown, unknown_name
-from coterie.options import Option, check_all, check_seed, options_of_function
+from coterie.options import Option, check_all, check_seed, options_of_function, plain_options
 from coterie.plugins.loading import load_installed
 
 
 @dataclass(frozen=True)
 class ScenarioEntry:
-    """A scenario as users see it."""
+    """A scenario with its description and its options.
+
+    Example:
+        >>> from coterie.data import find_scenario
+        >>> find_scenario("rotated-digits").name
+        'rotated-digits'
+    """
 
     name: str
     summary: str
@@ -48,8 +57,10 @@ class ScenarioEntry:
 
 
 _CLIENTS = "number of clients (m)"
-_SIZES = "samples a client (n_i): 50, 10-200 drawn uniformly, or 900x10+20x50"
-_TRAIN_IMAGES = Option("train_images", int, "number of training images to use, from the first; unset: all", None, low=1)
+_SIZES = "number of samples of each client (n_i): 50, 10-200 drawn uniformly, or 900x10+20x50"
+_TRAIN_IMAGES = Option(
+    "train_images", int, "number of training images to use, the first ones; by default all", None, low=1
+)
 _HOLDOUT = Option(
     "holdout",
     float,
@@ -60,20 +71,22 @@ _HOLDOUT = Option(
 )
 
 _SHIFTED_IMAGES = (
-    Option("dataset", str, "whose images", "digits", PICTURES),
-    Option("clients", int, _CLIENTS + "; unset: 100, digits: 30", None, low=1),
-    Option("samples", int, "training samples a client (n); unset: all images are shared out", None, low=1),
+    Option("dataset", str, "data set of the images", "digits", PICTURES),
+    Option("clients", int, _CLIENTS + "; by default 100, or 30 for digits", None, low=1),
+    Option(
+        "samples", int, "number of training samples of each client (n); by default all images are divided", None, low=1
+    ),
     Option(
         "test_samples",
         int,
-        "held-out samples a client; unset: a tenth of its samples, digits: a quarter",
+        "number of held-out samples of each client; by default a tenth of its samples, or a quarter for digits",
         None,
         low=1,
     ),
 )
 _POOL = Option("pool", int, "side of the squares of pixels that are averaged", 1, low=1)
 _CONCEPTS = (
-    Option("concepts", int, "true groups, with different meanings of labels", 3, low=1),
+    Option("concepts", int, "number of true groups, in which labels have different meanings", 3, low=1),
     Option("beta", float, "share of the labels whose meaning differs between concepts", 0.4, low=0, high=1),
 )
 
@@ -87,7 +100,13 @@ def _label_shift(default: str) -> tuple[Option, ...]:
             default,
             diverse_shift.LABEL_SHIFTS,
         ),
-        Option("alpha", float, "concentration of the class shares: small gives few classes a client", 1.0, above=0),
+        Option(
+            "alpha",
+            float,
+            "concentration of the class shares: a small value gives each client few classes",
+            1.0,
+            above=0,
+        ),
     )
 
 
@@ -112,11 +131,11 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             drift.RECOMMENDED,
             (
                 Option("clients", int, _CLIENTS + " in phase 0", 60, low=4),
-                Option("phase", int, "when: 0 or 1", 0, low=0, high=1),
+                Option("phase", int, "time: 0 or 1", 0, low=0, high=1),
                 Option("change", float, "share of the clients that change their group", 0.1, low=0, high=1),
                 Option("leave", float, "share of the clients that leave", 0.1, low=0, high=1),
                 Option("join", float, "share of new clients", 0.1, low=0, high=1),
-                Option("samples", int, "samples a client (n)", 60, low=1, high=1440),
+                Option("samples", int, "number of samples of each client (n)", 60, low=1, high=1440),
             ),
         ),
         ScenarioEntry(
@@ -127,26 +146,26 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             (
                 Option("clients", int, _CLIENTS, 120, low=1),
                 Option("samples", str, _SIZES, "50"),
-                Option("dimension", int, "features (d)", 20, low=1),
-                Option("groups", int, "true groups (k)", 3, low=1),
+                Option("dimension", int, "number of features (d)", 20, low=1),
+                Option("groups", int, "number of true groups (k)", 3, low=1),
                 Option(
                     "separation",
                     float,
-                    "least distance between two true models; unset: N(0, I/d) as drawn",
+                    "smallest distance between two true models; by default N(0, I/d) as drawn",
                     None,
                     above=0,
                 ),
                 Option("noise", str, "standard deviation of the noise; one number, or one for each group", "0.2"),
-                Option("proportions", str, "shares of the groups, such as 0.2,0.3,0.5; unset: equal", None),
+                Option("proportions", str, "shares of the groups, such as 0.2,0.3,0.5; by default equal", None),
                 Option(
                     "covariance",
                     str,
-                    "of the features: identity, or different in each group",
+                    "covariance of the features: the identity, or different in each group",
                     "identity",
                     ("identity", "different"),
                 ),
                 Option("features", str, "distribution of the features", "gaussian", ("gaussian", "rademacher")),
-                Option("test_samples", int, "held-out samples of each group", 500, low=1),
+                Option("test_samples", int, "number of held-out samples of each group", 500, low=1),
             ),
         ),
         ScenarioEntry(
@@ -172,7 +191,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         ),
         ScenarioEntry(
             "diverse-shift",
-            "images whose labels, looks and meaning of labels differ between clients; only the meaning makes groups",
+            "images with different label shares, corruptions and meanings of labels; only the meanings make groups",
             diverse_shift.diverse_shift,
             diverse_shift.RECOMMENDED,
             (
@@ -182,14 +201,20 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 Option(
                     "concept_shift",
                     str,
-                    "how concepts differ: the first beta C labels turned round by 0, 1, ..., or all in reverse order",
+                    "difference between concepts: the first beta C labels shifted by 0, 1, ..., or all reversed",
                     "label_swap",
                     diverse_shift.CONCEPT_SHIFTS,
                 ),
                 *_label_shift("dirichlet_prior"),
                 _corruptions(True),
                 _POOL,
-                Option("pca", int, "principal axes of clean images to project on; unset: pixels", None, low=1),
+                Option(
+                    "pca",
+                    int,
+                    "number of principal axes of clean images to project on; by default pixels are used",
+                    None,
+                    low=1,
+                ),
             ),
         ),
         ScenarioEntry(
@@ -215,7 +240,11 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 *_SHIFTED_IMAGES,
                 *_CONCEPTS,
                 Option(
-                    "mixing", float, "concepts in a client ~ Dir(mixing, ...): small gives nearly one", 0.4, above=0
+                    "mixing",
+                    float,
+                    "concepts in a client ~ Dir(mixing, ...): a small value gives nearly one",
+                    0.4,
+                    above=0,
                 ),
                 *_label_shift("none"),
                 _corruptions(False),
@@ -231,7 +260,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 Option(
                     "noise_kind",
                     str,
-                    "a wrong label is the next class, or any other",
+                    "wrong labels: the next class, or any other class",
                     "pair",
                     tuple(noisy_labels.FLIPS),
                 ),
@@ -243,17 +272,17 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         ),
         ScenarioEntry(
             "few-classes",
-            "images of which every client holds only a few classes",
+            "images; every client has only a few classes",
             few_classes.few_classes,
             {**diverse_shift.RECOMMENDED, "clusters": 5},
-            (*_SHIFTED_IMAGES, Option("classes_each", int, "classes a client", 2, low=1), _POOL),
+            (*_SHIFTED_IMAGES, Option("classes_each", int, "number of classes of each client", 2, low=1), _POOL),
         ),
         ScenarioEntry(
             "femnist",
             "handwritten characters of real writers; their groups are unknown",
             femnist.femnist,
             femnist.RECOMMENDED,
-            (Option("writers", int, "number of writers to use, from the first; unset: all", None, low=1),),
+            (Option("writers", int, "number of writers to use, the first ones; by default all", None, low=1),),
         ),
         ScenarioEntry(
             "linear-representation",
@@ -262,12 +291,12 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             linear_representation.RECOMMENDED,
             (
                 Option("clients", int, _CLIENTS, 40, low=1),
-                Option("samples", int, "samples a client in the mean (n)", 100, low=1),
-                Option("dimension", int, "features (d)", 30, low=1),
-                Option("width", int, "directions that all groups have in common (c)", 4, low=1),
-                Option("groups", int, "true groups (k)", 8, low=1),
+                Option("samples", int, "mean number of samples of a client (n)", 100, low=1),
+                Option("dimension", int, "number of features (d)", 30, low=1),
+                Option("width", int, "number of directions that all groups have in common (c)", 4, low=1),
+                Option("groups", int, "number of true groups (k)", 8, low=1),
                 Option("noise", float, "standard deviation of the noise (sigma)", 0.0, low=0),
-                Option("drift", float, "standard deviation of a client's own head around its group's", 0.0, low=0),
+                Option("drift", float, "standard deviation of a client's head around that of its group", 0.0, low=0),
                 Option("imbalance", float, "samples of the largest group over those of the smallest", 1.0, low=1),
             ),
         ),
@@ -278,10 +307,10 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             ifca_synthetic.RECOMMENDED,
             (
                 Option("clients", int, _CLIENTS + ", a multiple of groups", 100, low=1),
-                Option("samples", int, "samples a client (n)", 100, low=1),
-                Option("dimension", int, "features (d)", 1000, low=1),
-                Option("groups", int, "true groups (p)", 2, low=1),
-                Option("norm", float, "factor on the zeros and ones of the true models (R)", 1.0, above=0),
+                Option("samples", int, "number of samples of each client (n)", 100, low=1),
+                Option("dimension", int, "number of features (d)", 1000, low=1),
+                Option("groups", int, "number of true groups (p)", 2, low=1),
+                Option("norm", float, "factor of the zeros and ones of the true models (R)", 1.0, above=0),
                 Option("noise", float, "standard deviation of the noise (sigma)", 0.1, low=0),
             ),
         ),
@@ -293,11 +322,11 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             (
                 Option("clients", int, _CLIENTS, 100, low=1),
                 Option("samples", str, _SIZES, "400"),
-                Option("dimension", int, "features (d)", 20, low=odcl_linear.ACTIVE),
+                Option("dimension", int, "number of features (d)", 20, low=odcl_linear.ACTIVE),
                 Option(
                     "intervals",
                     str,
-                    "where the entries of the true models lie, one interval for each group, such as 1:2,-2:-1",
+                    "intervals of the entries of the true models, one for each group, such as 1:2,-2:-1",
                     odcl_linear.TEN,
                 ),
                 Option("noise", float, "standard deviation of the noise (sigma)", 1.0, low=0),
@@ -305,7 +334,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         ),
         ScenarioEntry(
             "odcl-clusterpath",
-            "linear data of four groups that are less far apart; appendix D.2 of the ODCL paper",
+            "linear data of four groups that are closer to each other; appendix D.2 of the ODCL paper",
             odcl_clusterpath.odcl_clusterpath,
             odcl_linear.RECOMMENDED,
             (
@@ -320,25 +349,29 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             odcl_logistic.RECOMMENDED,
             (
                 Option("clients", int, _CLIENTS, 100, low=1),
-                Option("samples", int, "samples a client (n)", 1000, low=1),
+                Option("samples", int, "number of samples of each client (n)", 1000, low=1),
             ),
         ),
         ScenarioEntry(
             "opposite-labels",
-            "two classes of images that two groups label the opposite way; the real data of the ODCL paper",
+            "two classes of images, which two groups label in opposite ways; the real data of the ODCL paper",
             opposite_labels.opposite_labels,
             opposite_labels.RECOMMENDED,
             (
-                Option("dataset", str, "whose images", "digits", tuple(opposite_labels.CLASSES)),
+                Option("dataset", str, "data set of the images", "digits", tuple(opposite_labels.CLASSES)),
                 Option("clients", int, _CLIENTS + ", a multiple of 2", 100, low=2),
                 Option(
-                    "samples", int, "samples a client (n), half of either class; unset: 4, cifar10: 40", None, low=2
+                    "samples",
+                    int,
+                    "number of samples of each client (n), half of each class; by default 4, or 40 for cifar10",
+                    None,
+                    low=2,
                 ),
                 Option("noise", float, "share of wrong training labels", 0.0, low=0, high=0.5),
                 Option(
                     "noise_kind",
                     str,
-                    "whether each client has that share of wrong labels, or each label is wrong by chance",
+                    "whether each client has exactly this share of wrong labels, or labels are wrong independently",
                     "exact",
                     ("exact", "iid"),
                 ),
@@ -370,12 +403,12 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 Option(
                     "features",
                     str,
-                    "columns to predict from, separated by commas or by repeating the flag; unset: all others that can "
+                    "columns to predict from, separated by commas or by repeating the flag; by default all that can "
                     "be used",
                     listed=True,
                 ),
                 Option("drop", str, "columns to leave out, separated by commas or by repeating the flag", listed=True),
-                Option("task", str, "task of the target; unset: inferred from its values", None, get_args(Task)),
+                Option("task", str, "task of the target; by default inferred from its values", None, get_args(Task)),
                 Option(
                     "missing",
                     str,
@@ -403,6 +436,9 @@ def register_scenario(name: str, recommended: Mapping[str, object] | None = None
         name: Name of the scenario. Only a function of the same name can take it again, as when a notebook cell is run
             twice.
         recommended: Options of runs that suit the scenario, used where the user does not give them.
+
+    Returns:
+        A decorator that returns the function itself.
 
     Raises:
         ConfigError: if the name is taken, or a parameter has no type or no default.
@@ -439,7 +475,22 @@ def register_scenario(name: str, recommended: Mapping[str, object] | None = None
 
 
 def find_scenario(name: str) -> ScenarioEntry:
-    """The entry of this name, after a look into installed plugins if need be, or an error with the nearest one."""
+    """Return the scenario of this name; an unknown name causes installed plugins to be loaded first.
+
+    Args:
+        name: Name of the scenario, as `coterie scenarios` lists it.
+
+    Returns:
+        The scenario with its options.
+
+    Raises:
+        ConfigError: if there is no such scenario; the message suggests similar names.
+
+    Example:
+        >>> from coterie.data import find_scenario
+        >>> find_scenario("rotated-digits").name
+        'rotated-digits'
+    """
     if isinstance(name, str) and name not in SCENARIOS:
         load_installed()
     if not isinstance(name, str) or name not in SCENARIOS:
@@ -448,7 +499,25 @@ def find_scenario(name: str) -> ScenarioEntry:
 
 
 def scenario(name: str, *, seed: int = 0, **options: object) -> FederatedDataset:
-    """Build a named scenario; the same options and seed give the same data."""
+    """Return the clients of a named scenario; the same options and seed give the same data.
+
+    Args:
+        name: Name of the scenario, as `coterie scenarios` lists it.
+        seed: Seed of everything that is drawn.
+        **options: Options of the scenario, as `coterie describe NAME` lists them.
+
+    Returns:
+        The clients, which `coterie.fit` takes.
+
+    Raises:
+        ConfigError: if the scenario or an option is unknown, or a value is not allowed.
+        InputError: if the data set of the scenario is not on this machine.
+
+    Example:
+        >>> import coterie
+        >>> len(coterie.scenario("rotated-digits", clients=8, seed=0).clients)
+        8
+    """
     entry = find_scenario(name)
     checked = check_all(options, entry.options, f"scenario {name}")
     _check_sizes(checked)
@@ -460,7 +529,22 @@ def scenario(name: str, *, seed: int = 0, **options: object) -> FederatedDataset
         raise ConfigError(
             f"scenario {name} cannot be built with these options ({shown(error)}): use fewer clients or samples"
         ) from error
-    return replace(built, recommended={**entry.recommended, **built.recommended})
+    source = ScenarioSource(name, seed, json.dumps(plain_options(checked), sort_keys=True))
+    return replace(built, recommended={**entry.recommended, **built.recommended}, source=source)
+
+
+@register("scenario")
+@dataclass(frozen=True)
+class ScenarioSource(DataSource):
+    """A scenario with its seed and options."""
+
+    scenario: str
+    seed: int
+    options: str
+    """Options as a JSON object."""
+
+    def load(self) -> FederatedDataset:
+        return scenario(self.scenario, seed=self.seed, **json.loads(self.options))
 
 
 LARGEST_SIZE = 10_000_000

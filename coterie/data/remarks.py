@@ -36,6 +36,8 @@ FAR, DOMINANT = 8.0, 0.1
 SEPARATE, REPEATED = 0.5, 3
 """A least or greatest value may be a code for missing values if it is farther from all others than this share of their
 range, and at least this many training rows hold it."""
+SECONDS_DIGITS = 1_000_000
+"""Factor of a date in numbers such as 20241231235959."""
 FEWEST_VALUES = 5
 """Number of different whole numbers below which a column may be a scale of codes."""
 SAME_DIGITS = 1e-10
@@ -68,9 +70,12 @@ DOMINATES = "so that it dominates the column"
 STANDS_APART = "as a code for missing values would"
 OF_CLIENTS = "has the same value in all rows of each client"
 IS_TOTAL = "is the name of a line of totals or means"
+NAME_OF_CODE = "is that of an identifier"
+CALLED_LIKE, NAMES_MISSING = "is called like", "does the file begin with the names of its columns?"
+"""Parts of the remark on a column that is called like one of its values."""
 SUSPICIONS = (
     *(MARKS_MISSING, DOMINATES, STANDS_APART, COPY, COPIES_HELD_OUT, ALIKE, SAME_MEANING, OF_CLIENTS, IS_TOTAL),
-    *("looks like", "look like", "only: ", "last digits"),
+    *(NAME_OF_CODE, CALLED_LIKE, "looks like", "look like", "only: ", "last digits"),
 )
 """Parts of the remarks on columns that a user should look at."""
 ONE_KIND = "make them of one kind"
@@ -146,6 +151,8 @@ def _dates_as_numbers(facts: NumberFacts) -> list[str]:
     column, low, high = facts.column, facts.moments.low, facts.moments.high
     if column.whole and is_whole(low) and _is_compact_date(low) and _is_compact_date(high):
         return [f"looks like dates written as numbers ({number_text(low)}); write them as 2024-12-31"]
+    if column.whole and _is_compact_date(low // SECONDS_DIGITS) and _is_compact_date(high // SECONDS_DIGITS):
+        return [f"looks like dates with times written as numbers ({number_text(low)}); write them as 2024-12-31T23:59"]
     if column.codes and all(_is_compact_date(100 * float(level.text) + 1) for level in column.codes):
         return [f"looks like months written as numbers ({number_text(low)}); write them as 2024-12-01"]
     return []
@@ -184,7 +191,7 @@ def date_remarks(moments: Moments) -> list[str]:
 
 
 def standing_apart(moments: Moments, whole: bool) -> list[tuple[float, int]]:
-    """Return the least and the greatest value if many training rows hold it and no other value is near, with its rows.
+    """Return the smallest and the largest value, with its rows, if many training rows have it and no value is near.
 
     Args:
         moments: Moments of the column.
@@ -241,6 +248,10 @@ def _classes_for_missing(facts: ClassFacts) -> list[str]:
     return words + [f"class {text} {MARKS_MISSING}" for text in facts.labels if _is_missing_code(text)]
 
 
+def _class_in_header(facts: ClassFacts) -> list[str]:
+    return [f"the column {CALLED_LIKE} one of the classes: {NAMES_MISSING}"] * (facts.column.name in facts.labels)
+
+
 def _many_or_rare_classes(facts: ClassFacts) -> list[str]:
     rows = facts.column.present
     if len(facts.labels) > MANY_CLASSES:
@@ -254,6 +265,7 @@ def _many_or_rare_classes(facts: ClassFacts) -> list[str]:
 
 CLASS_RULES: tuple[Callable[[ClassFacts], list[str]], ...] = (
     _classes_that_are_alike,
+    _class_in_header,
     _classes_for_missing,
     _many_or_rare_classes,
 )
@@ -282,6 +294,7 @@ def _is_missing_code(text: str) -> bool:
 class ClientFacts:
     """Facts about the clients of a table."""
 
+    column: str
     ids: tuple[str, ...]
     rows: int
     copies: int
@@ -291,6 +304,10 @@ class ClientFacts:
 def _clients_that_are_alike(facts: ClientFacts) -> list[str]:
     alike = two_alike(facts.ids)
     return [alike] if alike else []
+
+
+def _client_in_header(facts: ClientFacts) -> list[str]:
+    return [f"the column {CALLED_LIKE} one of the clients: {NAMES_MISSING}"] if facts.column in facts.ids else []
 
 
 def _clients_for_missing(facts: ClientFacts) -> list[str]:
@@ -335,6 +352,7 @@ def _many_clients(facts: ClientFacts) -> list[str]:
 
 CLIENT_RULES: tuple[Callable[[ClientFacts], list[str]], ...] = (
     _clients_that_are_alike,
+    _client_in_header,
     _clients_for_missing,
     _clients_that_are_totals,
     _clients_that_lost_digits,
@@ -344,15 +362,16 @@ CLIENT_RULES: tuple[Callable[[ClientFacts], list[str]], ...] = (
 )
 
 
-def client_remarks(ids: Sequence[str], rows: int, copies: int) -> list[str]:
+def client_remarks(column: str, ids: Sequence[str], rows: int, copies: int) -> list[str]:
     """Return the remarks on the clients of a table.
 
     Args:
+        column: Name of the client column.
         ids: The clients.
         rows: Number of their rows.
         copies: Number of rows that equal an earlier row of their client.
     """
-    facts = ClientFacts(tuple(ids), rows, copies)
+    facts = ClientFacts(column, tuple(ids), rows, copies)
     return [remark for rule in CLIENT_RULES for remark in rule(facts)]
 
 

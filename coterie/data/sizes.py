@@ -1,4 +1,4 @@
-"""Cutting samples and clients into parts. A partition ends, is exact, and never leaves a client empty."""
+"""Division of samples and clients into parts, of which none is empty."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def described_sizes(text: str, clients: int, random: np.random.Generator) -> np.
     else:
         raise ConfigError(f"samples must look like 50, 10-200 or 900x10+20x50, got {text!r}")
     if sizes.min() < 1:
-        raise ConfigError(f"samples={text!r} would leave a client without samples: the least size is 1")
+        raise ConfigError(f"samples={text!r} would leave a client without samples: the smallest size is 1")
     return np.asarray(sizes, dtype=np.int64)

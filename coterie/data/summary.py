@@ -54,10 +54,10 @@ class Moments:
     """Least number in all rows."""
     high: float
     low_rows: int = 0
-    """Number of training rows that hold the least number."""
+    """Number of training rows that hold the smallest number."""
     high_rows: int = 0
     next_low: float = 0.0
-    """The second least number; the least one if there is no other."""
+    """Second smallest number; the smallest one if there is no other."""
     next_high: float = 0.0
 
     @classmethod
@@ -208,7 +208,7 @@ class ColumnSummary:
     constant: bool = True
     """Whether the column is the same in all rows of each client."""
     unreadable: str = ""
-    """Why the column of a party cannot be read, such as a column of lists; empty if it can."""
+    """Reason why the column of a party cannot be read, such as a column of lists; empty if it can."""
     unnamed: Unnamed = Unnamed()
     """Counts of the levels of a column of texts that are not listed."""
 

@@ -39,6 +39,8 @@ RECOMMENDED |= {"patience": 5, "client_weight": "samples"}
 """Clients may be of any size, so that samples count alike. The step size depends on the data, see `stable_step`. At
 that step 200 rounds of 10 steps shrink the error by e^-10 along every direction whose curvature is a two-hundredth of
 the largest client's or more."""
+SMALL = 0.1
+"""Standard deviation of the first predictions, as a share of that of the target."""
 HOLDOUT = 0.25
 NUMBER_LEVELS = (
     "is categorical, but its levels are numbers: write them as texts such as 'level 3', or convert the column to "
@@ -47,7 +49,7 @@ NUMBER_LEVELS = (
 """Reason why a column of a data frame is left out: it would be read as numbers."""
 MOST_COMPARED, FINE = 2000, 0.3
 """First rows of a table from which it is judged whether rows are alike by chance: not if a column has different values
-in so many of them."""
+in this many of them."""
 
 
 def from_table(
@@ -268,7 +270,7 @@ class OpenTable:
         train = stack_shard(self.ids, filled.train, y[kept], self.parts.train_sizes.tolist())
         test = stack_shard(self.ids, filled.test, y[aside], self.parts.held_out_sizes.tolist()) if len(aside) else None
         recommended = {
-            "learner": "linear:bias=true" if y.dtype.kind == "f" else "logistic",
+            "learner": usual_learner(schema),
             "lr": step_size(schema, filled.squares, self.parts.train_sizes),
         }
         explained = self._with_client(notes, self._copies(schema)) if notes else ()
@@ -287,7 +289,7 @@ class OpenTable:
         """Return notes of all columns in the order of the table."""
         known = {note.column: note for note in notes}
         lost = f"; {self.lost_clients} clients have no row with a target" if self.lost_clients else ""
-        odd = "".join(f"; {remark}" for remark in client_remarks(self.ids, len(self.rows), copies))
+        odd = "".join(f"; {remark}" for remark in client_remarks(self.client, self.ids, len(self.rows), copies))
         detail = f"{len(self.ids)} clients, {len(self.rows)} rows{lost}{odd}"
         known[self.client] = ColumnNote(self.client, "client", detail)
         absent = ("left out by --drop", "not among the named features or the columns of the given schema")
@@ -366,6 +368,22 @@ def _marks_are_missing(values: Values) -> bool:
     return all(is_mark(cell) or PLAIN.read(cell) is not None for cell in cells)
 
 
+def usual_learner(schema: Schema) -> str:
+    """Return the learner of a table: logistic, or linear with first models of the size and at the mean of the target.
+
+    Small first models let each client prefer a direction rather than the smallest model.
+
+    Args:
+        schema: How the table is read.
+    """
+    if schema.classes:
+        return "logistic"
+    mean, deviation = schema.target_scale
+    scaled_features = any(scale != (0.0, 1.0) for scale in schema.scales)
+    scale = SMALL * deviation if scaled_features and deviation else 1.0
+    return f"linear:bias=true,scale={scale:.6g},center={mean:.6g}"
+
+
 def step_size(schema: Schema, squares: Floats, sizes: Ints) -> float:
     """Return a step size of local training.
 
@@ -425,6 +443,11 @@ def _opened(
     texts = {client, *(() if schema is None else texts_of(schema))}
     names = open_columns(source, texts).names
     for what, column in (("client", client), ("target", target)):
+        if column not in names and len(names) == 1:
+            raise InputError(
+                f"there is no {what} column {column!r}, because the table has one column only, {shown(names[0])}: the "
+                "first line of a file must name the columns, separated by commas, semicolons, tabs or |"
+            )
         if column not in names:
             raise unknown_name(f"{what} column", column, names)
     roles = {client: "client", target: "target"}

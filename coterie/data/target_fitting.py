@@ -23,7 +23,7 @@ from coterie.data.remarks import (
     mixture,
     number_remarks,
 )
-from coterie.data.settings import TableSettings, Task
+from coterie.data.settings import Scale, TableSettings, Task
 from coterie.data.summary import MOST_LEVELS, ColumnSummary, Moments, TableSummary
 from coterie.data.truth import is_boolean
 from coterie.errors import InputError, shown
@@ -47,6 +47,8 @@ class FittedTarget:
     reading: str
     """Name of the reading of its numbers."""
     note: ColumnNote
+    scale: Scale = (0.0, 1.0)
+    """Mean and standard deviation of its numbers."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,8 @@ def _regression(target: _Target) -> FittedTarget:
     parts = [f"regression: mean {moments.mean:.4g}, standard deviation {moments.deviation:.4g}"]
     parts += number_remarks(column, moments) + target.remarks()
     parts += _may_be_classes(target, moments) + target.rows_left_out()
-    return FittedTarget((), moments.reading, ColumnNote(column.name, "target", "; ".join(parts)))
+    note = ColumnNote(column.name, "target", "; ".join(parts))
+    return FittedTarget((), moments.reading, note, (moments.mean, moments.deviation))
 
 
 def _may_be_classes(target: _Target, moments: Moments) -> list[str]:

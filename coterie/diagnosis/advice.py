@@ -49,8 +49,8 @@ def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, lear
             f"The clients differ smoothly and do not form groups: {better} fits that better than clusters."
         )
     return _fine_tuned(
-        "The clients differ, but there are too few samples to tell groups from a smooth spread: train one model that "
-        "every client fine-tunes, and diagnose again with more samples for each client."
+        "The clients differ, but there are too few samples to distinguish groups from a smooth spread: train one model "
+        "that every client fine-tunes, and diagnose again with more samples for each client."
     )
 
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from coterie.diagnosis.values import Diagnosis, Estimate, Gain, Recommendation, ShiftTest, Structure
+from coterie.diagnosis.shift import DRAWS, model_differs
+from coterie.diagnosis.values import Diagnosis, Estimate, Recommendation, Shift, ShiftTest, Structure
 
-LEAST_P = 0.001
-"""Smallest p-value that is shown; smaller ones are shown as `p < 0.001`."""
+LEAST_P = 1 / (DRAWS + 1)
+"""Smallest p-value that the random draws can show; it is shown as an upper bound."""
 LEAST_LENGTH, MOST_LENGTH = 1e-5, 1e7
 """Range of lengths of intervals for which numbers are written without an exponent."""
 
@@ -29,7 +30,7 @@ def answers(diagnosis: Diagnosis) -> tuple[Answer, ...]:
     """Return the five questions with their answers."""
     return (
         _differ(diagnosis),
-        Answer("In what do they differ?", diagnosis.shift.sentence, tuple(_aspects(diagnosis))),
+        Answer("In what do they differ?", _kind(diagnosis.shift), tuple(_aspects(diagnosis))),
         Answer("Groups, or a smooth spread?", diagnosis.structure.sentence, tuple(_form(diagnosis.structure))),
         _known(diagnosis),
         Answer("What should be done?", _action(diagnosis.recommendation), (diagnosis.recommendation.reason,)),
@@ -76,17 +77,30 @@ def _differ(diagnosis: Diagnosis) -> Answer:
     return Answer("Do the clients differ?", sentence, (evidence,))
 
 
+def _kind(shift: Shift) -> str:
+    """Return the kind of shift; the test of the model may find a difference that no test of one aspect confirms."""
+    if shift.kind == "none" and shift.model.rejects:
+        return "It is unclear in what the clients differ: no aspect alone shows a clear difference."
+    return shift.sentence
+
+
 def _aspects(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield one sentence for each aspect in which clients can differ."""
     shift = diagnosis.shift
     for name, test in (("Relation", shift.relation), ("Features", shift.features), ("Labels", shift.labels)):
-        yield f"{name}: {aspect_text(test)}."
+        yield f"{name}: {aspect_text(test, shift.level)}."
 
 
-def aspect_text(test: ShiftTest) -> str:
+def verdict(test: ShiftTest, level: float) -> str:
+    """Return whether an aspect differs: clearly at a quarter of the level, because there are four such tests."""
+    if not test.rejects:
+        return "no difference found"
+    return "different" if test.p_value < level / 4 else "unclear"
+
+
+def aspect_text(test: ShiftTest, level: float) -> str:
     """Return whether an aspect differs, with its p-value and effect."""
-    found = "different" if test.rejects else "no difference found"
-    return f"{found} ({p_text(test.p_value)}; effect {with_interval(test.effect)}, in {test.unit})"
+    return f"{verdict(test, level)} ({p_text(test.p_value)}; effect {with_interval(test.effect)}, in {test.unit})"
 
 
 def _form(structure: Structure) -> Iterator[str]:
@@ -102,13 +116,13 @@ def _form(structure: Structure) -> Iterator[str]:
 
 def _known(diagnosis: Diagnosis) -> Answer:
     """Return which clients can be placed in a group, and the expected gain of groups."""
-    return Answer("What can be known?", _placed(diagnosis), tuple(_gained(diagnosis.gain)))
+    return Answer("What can be known?", _placed(diagnosis), tuple(_gained(diagnosis)))
 
 
 def _placed(diagnosis: Diagnosis) -> str:
     power, clients = diagnosis.power, diagnosis.facts.clients
     if diagnosis.structure.kind == "unclear":
-        return "Groups cannot be told from a smooth spread, so that no client can be placed in a group."
+        return "Groups cannot be distinguished from a smooth spread, so that no client can be placed in a group."
     if power.separation is None or not power.curve:
         return "There are no groups in which clients could be placed."
     needed = (
@@ -122,26 +136,25 @@ def _placed(diagnosis: Diagnosis) -> str:
     )
 
 
-def _gained(gain: Gain) -> Iterator[str]:
+def _gained(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the expected gain of groups, or an upper bound if no groups were tried."""
+    gain = diagnosis.gain
     if gain.clusters is not None:
         yield (
             f"Expected gain of {plural(gain.clusters, 'group')} over one model, by cross-validation: "
-            f"{with_interval(gain.over_one)} {gain.unit}, of {number(gain.one_model)}."
+            f"{with_interval(gain.over_one)}, from a {gain.unit} of {number(gain.one_model)}."
         )
-        yield f"Expected gain over one model per client: {with_interval(gain.over_local)} {gain.unit}."
+        yield f"Expected gain over one model per client: {with_interval(gain.over_local)}."
     elif gain.most_over_one >= gain.one_model:
         yield "The gain of personalisation over one model has no useful upper bound."
     else:
         yield (
-            f"No personalisation is expected to gain more than {number(gain.most_over_one)} {gain.unit} over one "
-            f"model, of {number(gain.one_model)}, with 95 % confidence."
+            f"No personalisation is expected to gain more than {number(gain.most_over_one)} over one model, from a "
+            f"{gain.unit} of {number(gain.one_model)}, with 95 % confidence."
         )
-    if gain.personal is not None and gain.personal.low > 0:
-        yield (
-            f"Expected gain of one model per client that is shrunken to the others: {with_interval(gain.personal)} "
-            f"{gain.unit}."
-        )
+    if gain.personal is not None and gain.personal.low > 0 and model_differs(diagnosis.shift):
+        # without a difference, shrinking gains by avoiding an overfitted model, not by personalisation
+        yield f"Expected gain of one model per client that is shrunken to the others: {with_interval(gain.personal)}."
 
 
 def _action(recommendation: Recommendation) -> str:
@@ -180,7 +193,7 @@ def in_step(estimate: Estimate) -> tuple[str, str, str]:
 
 def p_text(p_value: float) -> str:
     """Return a p-value as text."""
-    return f"p < {LEAST_P:g}" if p_value < LEAST_P else f"p = {p_value:.2g}"
+    return f"p ≤ {LEAST_P:g}" if p_value <= LEAST_P * 1.001 else f"p = {p_value:.2g}"
 
 
 def plural(count: int, noun: str) -> str:

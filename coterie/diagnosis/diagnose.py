@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -126,8 +127,9 @@ def _facts(data: ClientDirectory, pooled: Pooled, session: Session) -> DataFacts
     sizes, classes = session.sizes, data.profile.classes
     model = "a linear model" if classes is None else "a logistic model"
     used = f"{pooled.components} principal components of the features" if pooled.summarised else "the features"
+    table = data.options.get("table")
     return DataFacts(
-        data.name,
+        f"table {Path(str(table)).name}" if table else data.name,
         len(sizes),
         int(sizes.sum()),
         int(sizes.min()),

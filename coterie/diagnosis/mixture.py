@@ -57,9 +57,9 @@ class Mixture:
     """A fitted mixture."""
 
     centres: Floats
-    """(K, r)."""
+    """Centres, (K, r)."""
     shares: Floats
-    """(K,)."""
+    """Share of each centre, (K,)."""
     variances: Floats
     """Spread around the centres, (r,); all 0 for points."""
     memberships: Floats

@@ -44,7 +44,7 @@ class Differences:
     raw: Evidence
     """Evidence that is not divided by the noise variances."""
     directions: Tensor
-    """(p, r), from coordinates to coefficients."""
+    """Directions, (p, r), which turn coordinates into coefficients."""
     noise: float
     """Variance of the noise inside clients, relative to the residuals of the pooled model; 1 for classes."""
     noises: Floats

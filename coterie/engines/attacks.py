@@ -151,7 +151,7 @@ def with_false_labels(data: FederatedDataset, attacking: npt.NDArray[np.bool_]) 
     rows = torch.from_numpy(spans(train.starts[attacking], train.sizes[attacking]))
     y = train.y.clone()
     y[rows] = -y[rows] if classes is None else classes - 1 - y[rows]
-    return replace(data, train=replace(train, y=y))
+    return replace(data, train=replace(train, y=y), source=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,19 +164,6 @@ class AttackedGroup(ClientGroup):
     """Ids of the attackers."""
     seed: int
     """Seed of the run."""
-
-    @classmethod
-    def among(cls, group: ClientGroup, attack: ModelAttack, seed: int) -> AttackedGroup:
-        """Return the same clients with attackers among them.
-
-        Args:
-            group: Honest clients.
-            attack: The attack.
-            seed: Seed of the run, which determines the attackers.
-        """
-        attacking = attackers_of(attack, seed, group.train.hashes)
-        names = frozenset(client for client, attacks in zip(group.train.ids, attacking, strict=True) if attacks)
-        return cls(**vars(group), attack=attack, attackers=names, seed=seed)
 
     def serve(self, task: Task, broadcast: Broadcast) -> Reply:
         """Run the task honestly, then falsify the changes of the attackers."""

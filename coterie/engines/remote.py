@@ -11,7 +11,7 @@ from coterie.core.federation import Federation
 from coterie.methods.settings import RunSettings
 from coterie.tiers.composition import Tiers
 
-SIMULATION_OPTIONS = frozenset({"engine", "device", "poison"})
+SIMULATION_OPTIONS = frozenset({"engine", "shards", "workers", "device", "poison"})
 """Options that apply to simulated clients only: where they compute, and which of them attack."""
 
 

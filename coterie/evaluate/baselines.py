@@ -1,4 +1,4 @@
-"""Whether clusters are worth it: their held-out error compared with that of the usual alternatives.
+"""Comparison of the held-out error of clusters with that of the usual alternatives.
 
 Clients return one row each: sums of losses on their held-out samples under every candidate. Nothing has a sample axis.
 The pooled AUC is computed from counts of binned log-odds, which are added over clients.
@@ -33,17 +33,17 @@ Floats = npt.NDArray[np.float64]
 LEVEL = 0.95
 MINUS = "\N{MINUS SIGN}"
 MOST_COEFFICIENTS = 200
-"""Coefficients of one model, over all classes; with more, the alternatives are not fitted."""
+"""Largest number of coefficients of one model, over all classes, with which the alternatives are fitted."""
 MOST_DECIMALS = 6
-"""Decimals of a difference; smaller ones are written with an exponent."""
+"""Largest number of decimals of a difference; smaller differences are written with an exponent."""
 FEWEST_CLIENTS = 5
-"""Clients with held-out samples below which no interval is computed."""
+"""Smallest number of clients with held-out samples for an interval."""
 SMALL = 0.01
-"""Share of the RMSE or log loss below which a difference hardly matters, however certain it is."""
+"""Share of the RMSE or log loss below which a difference is too small to matter, however certain it is."""
 ROUNDING = 1e-9
 """Differences of RMSE below this share of the RMSE without features are rounding errors."""
 PERFECT_R2, PERFECT_LOSS = 0.9999, 0.02
-"""From this R², or with no error and less than this share of the log loss without features, a prediction is perfect."""
+"""Smallest R², or largest share of the log loss without features and without errors, of a perfect prediction."""
 RUN, CONSTANT, POOLED, SITE, ALONE, MIXED = "run", "constant", "pooled", "site", "alone", "mixed"
 KEYS = (RUN, CONSTANT, POOLED, SITE, ALONE, MIXED)
 """Candidates in the order of the rows that clients return."""
@@ -70,16 +70,16 @@ class Candidate:
     r2: float | None = None
     """Share of the variance around the mean target that is explained; None for a classification."""
     accuracy: float | None = None
-    """Share of right classes over all held-out samples; None for a regression."""
+    """Share of correct classes over all held-out samples; None for a regression."""
     auc: float | None = None
     """Area under the ROC curve over all held-out samples, the mean over classes if there are several."""
     per_client: float | None = None
-    """Mean over clients of each client's own accuracy or RMSE."""
+    """Mean over clients of the accuracy or RMSE of each client."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much an alternative does worse than the run's models: positive where the run's models are better."""
+    """Loss of an alternative minus that of the run's models: positive if the run's models are better."""
 
     key: str
     value: float
@@ -89,7 +89,7 @@ class Difference:
     high: float | None
 
     def turned(self) -> Difference:
-        """Return the same difference the other way round."""
+        """Return the same difference with the opposite sign."""
         low, high = (None if end is None else -end for end in (self.high, self.low))
         return Difference(self.key, -self.value, low, high)
 
@@ -101,14 +101,14 @@ class Difference:
 
     @property
     def decimals(self) -> int | None:
-        """Decimals that the width of the interval deserves; None without an interval, and for a tiny one."""
+        """Number of decimals that suits the width of the interval; None without an interval, and for a tiny one."""
         if self.low is None or self.high is None or not self.high > self.low:
             return None
         wanted = max(0, 1 - math.floor(math.log10(self.high - self.low)))
         return wanted if wanted <= MOST_DECIMALS else None
 
     def texts(self) -> tuple[str, str, str]:
-        """Return value and ends with the decimals that the width of the interval deserves."""
+        """Return value and ends with the number of decimals that suits the width of the interval."""
         value, low, high = (number(each, self.decimals) for each in (self.value, self.low, self.high))
         return value, low, high
 
@@ -122,7 +122,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Baselines:
-    """The held-out figures of a run's models and of the alternatives."""
+    """Held-out figures of a run's models and of the alternatives."""
 
     classification: bool
     clustered: bool
@@ -134,12 +134,12 @@ class Baselines:
     held_out: tuple[int, ...]
     """Number of held-out samples of each of them."""
     alone: int
-    """Number of clients with enough training rows for a model of one client."""
+    """Number of clients with enough training rows for a local model."""
     candidates: tuple[Candidate, ...]
     differences: tuple[Difference, ...]
-    """To the pooled model, site intercepts, models alone and the mixed model, in this order."""
+    """Differences to the pooled model, site intercepts, local models and the mixed model, in this order."""
     scores: tuple[tuple[float, ...], ...]
-    """For each client its RMSE or accuracy with each candidate."""
+    """RMSE or accuracy of each client with each candidate."""
     base_rate: float | None = None
     """Share of the most frequent class among the training samples; None for a regression."""
     deviation: float | None = None
@@ -155,13 +155,13 @@ class Baselines:
 
     @property
     def best_alternative(self) -> Candidate:
-        """The alternative with the least held-out loss."""
+        """Alternative with the lowest held-out loss."""
         others = [each for each in self.candidates if each.key not in (RUN, CONSTANT) and each.loss is not None]
         return min(others, key=lambda each: math.inf if each.loss is None else each.loss)
 
     @property
     def caution(self) -> str:
-        """A warning if one model for all hardly makes an error, as with a feature that holds the target; else empty."""
+        """Warning if one model for all makes almost no error, as if a feature contains the target; else empty."""
         if not self._is_perfect(self.candidate(POOLED)):
             return ""
         return (
@@ -176,7 +176,7 @@ class Baselines:
         return one.accuracy == 1 and None not in (one.loss, without) and (one.loss or 0) < PERFECT_LOSS * (without or 0)
 
     def sentences(self) -> list[str]:
-        """Return in words whether the clusters are worth it: against one model, then against the best alternative."""
+        """Return sentences on whether the clusters predict better than one model, and than the best alternative."""
         lines = [self.caution] if self.caution else []
         lines.append(self._against(POOLED))
         best = self.best_alternative
@@ -185,7 +185,7 @@ class Baselines:
         return lines
 
     def _against(self, key: str) -> str:
-        """`The clusters predict better than one model for all: RMSE 16.1 against 20.3 (difference 4.2, ...).`"""
+        """Return text such as `The clusters predict better than one model for all: RMSE 16.1 against 20.3 (...)`."""
         difference, phrase = self.difference(key), PHRASES[key]
         who, verb = ("The clusters", "predict") if self.clustered else ("The model of this run", "predicts")
         figures = self._figures(RUN, key)
@@ -239,7 +239,7 @@ class Baselines:
         return data_frame(rows, "name")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value as JSON can hold it."""
+        """Return the value as plain values for JSON."""
         return dict(finite_numbers(asdict(self)))
 
     @classmethod
@@ -327,7 +327,7 @@ def _ask_scores(
     round_: int,
     by: Own | None,
 ) -> tuple[Positions, dict[str, Floats], Floats | None]:
-    """Return who answered, the rows, and the bins of a classification."""
+    """Return the clients that answered, their rows, and the bins of a classification."""
     at = torch.from_numpy(asked)
     each = {"own": own[at], "intercepts": torch.from_numpy(np.stack([one.intercepts[asked] for one in fitted], axis=1))}
     common = {"theta": torch.from_numpy(np.stack([one.theta for one in fitted]))}

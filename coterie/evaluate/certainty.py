@@ -41,15 +41,18 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 SURE = 0.95
-"""Probability of its cluster from which a client counts as sure of its group."""
+"""Smallest probability of its cluster with which a client counts as sure of its group."""
 FEWEST_HELD_OUT = 20
-"""Number of held-out samples of all clients below which nothing is estimated from them."""
+"""Smallest number of held-out samples of all clients from which weights are estimated."""
 UNMEASURED_WEIGHT = 0.5
-"""Weight of training samples where there are no held-out samples to measure it."""
+"""Weight of training samples if there are no held-out samples to measure it."""
 SAMPLES_PER_PARAMETER = 5
-"""Training samples for each parameter without which training losses alone say nothing."""
+"""Smallest number of training samples for each parameter with which training losses alone are informative."""
 LEAST_WEIGHT = math.exp(-4)
 TRIED_WEIGHTS = np.exp(np.linspace(math.log(LEAST_WEIGHT), 0, 45))
+CAUTION = 0.8
+"""Factor of every measured weight, chosen on drawn scenarios: clients were assigned and models found by the same
+losses, so that the measured weights come out too large, most with networks."""
 WEIGHT_DEVIATION = 2.0
 """Standard deviation of the prior of the logarithm of a weight, whose mode is 1."""
 CLIENTS_AT_ONCE = 1000
@@ -75,27 +78,27 @@ class Evidence:
     positions: Positions
     """Clients that answered, ascending; shape (a,)."""
     own: Ints
-    """(a,) cluster of each client."""
+    """Cluster of each client, (a,)."""
     samples: Ints
-    """(a,) number of training samples."""
+    """Number of training samples, (a,)."""
     held_out: Floats
-    """(a,) number of held-out samples."""
+    """Number of held-out samples, (a,)."""
     training_losses: Floats
-    """(a, K) mean loss on training samples."""
+    """Mean loss on training samples, (a, K)."""
     losses: Floats
-    """(a, K) mean loss on held-out samples; 0 without any."""
+    """Mean loss on held-out samples, (a, K); 0 without any."""
     half_losses: Floats
-    """(a, K) mean loss on every other held-out sample, the first included."""
+    """Mean loss on every other held-out sample, the first included, (a, K)."""
     pairs: Floats
-    """(a,) sum of the products of the scores of different samples."""
+    """Sum of the products of the scores of different samples, (a,)."""
     pairs_variance: Floats
-    """(a,) variance of `pairs` if the model fits the client."""
+    """Variance of `pairs` if the model fits the client, (a,)."""
     spread: Floats
-    """(a,) sum of the squared scores."""
+    """Sum of the squared scores, (a,)."""
     compared: Ints
-    """(a,) number of samples that the last three figures are of."""
+    """Number of samples behind the last three figures, (a,)."""
     score: Mapping[int, Floats]
-    """Sum of all scores in each cluster that has clients."""
+    """Sum of the scores in each cluster that has clients."""
 
     @property
     def K(self) -> int:
@@ -154,9 +157,9 @@ class Calibration:
     prior: tuple[float, ...]
     """Probability of each cluster for a client without samples."""
     scale: float
-    """Nats per unit of loss: 1 for classes, the inverse of twice the mean squared error for numbers."""
+    """Nats per unit of loss: 1 for classes, the inverse of twice the mean squared error for a regression."""
     held_out: float
-    """Weight of held-out samples and of the samples of a new client."""
+    """Weight of held-out samples, and of the samples of a new client."""
     training: float
     """Weight of training samples."""
     parameters: float
@@ -217,7 +220,7 @@ def probabilities(evidence: Evidence, by: Calibration) -> Floats:
 def samples_needed(evidence: Evidence, by: Calibration) -> Floats:
     """Return the number of held-out samples with which 4 of 5 clients of each cluster would be sure, (K,).
 
-    It is infinite for a cluster that nothing tells from another one, or that has no client.
+    It is infinite for a cluster without clients, and for one whose model predicts like that of another cluster.
     """
     likely = evidence.mine(probabilities(evidence, by)) >= 0.5
     needed = np.full(evidence.K, np.inf)
@@ -241,7 +244,7 @@ def _scale(evidence: Evidence, measured: bool) -> float:
     )
     known = np.where(np.isfinite(losses), losses, 0.0)
     own, largest = float(np.average(evidence.mine(known), weights=sizes)), float(known.max(initial=0))
-    mean = max(own, 1e-12 * largest)  # without noise the least loss decides
+    mean = max(own, 1e-12 * largest)  # without noise the lowest loss decides
     return 1 / (2 * mean) if mean > 0 else 0.0
 
 
@@ -298,9 +301,12 @@ def _log_scores(seen: Floats, later: Floats, prior: Floats) -> Floats:
 
 
 def _mean_weight(scores: Floats) -> float:
-    """Return the geometric mean of the weights, each counting by how well it predicts and by a prior with mode 1."""
+    """Return the geometric mean of the weights, each counting by how well it predicts and by a prior with mode 1.
+
+    It is lowered by `CAUTION`.
+    """
     logs = np.log(TRIED_WEIGHTS)
-    return float(np.exp(_normalised(scores - (logs / WEIGHT_DEVIATION) ** 2 / 2) @ logs))
+    return CAUTION * float(np.exp(_normalised(scores - (logs / WEIGHT_DEVIATION) ** 2 / 2) @ logs))
 
 
 def _log_sum(values: Floats) -> Floats:
@@ -323,7 +329,7 @@ class Differences:
     statistic: float
     """Size of the differences in standard errors."""
     share: float
-    """Share of the variance of the samples' scores that is between clients."""
+    """Share of the variance of the samples' scores between clients."""
 
     @property
     def hides_groups(self) -> bool:
@@ -359,15 +365,15 @@ class Certainty:
     evidence: Evidence
     calibration: Calibration
     probabilities: Floats
-    """(a, K) probability of each cluster for each client."""
+    """Probability of each cluster for each client, (a, K)."""
     needed: Floats
-    """(K,) number of samples with which 4 of 5 clients of each cluster would be sure."""
+    """Number of samples with which 4 of 5 clients of each cluster would be sure, (K,)."""
     mixed: tuple[int, ...]
     """Clusters that may hide more than one group."""
 
     @property
     def own(self) -> Floats:
-        """(a,) probability of each client's cluster."""
+        """Probability of each client's cluster, (a,)."""
         return self.evidence.mine(self.probabilities)
 
     @property
@@ -377,7 +383,7 @@ class Certainty:
 
     @property
     def undecided(self) -> npt.NDArray[np.bool_]:
-        """(a,) whether no cluster of a client has a probability of at least `SURE`."""
+        """Whether no cluster of a client has a probability of at least `SURE`, (a,)."""
         return np.asarray(self.probabilities.max(axis=1) < SURE)
 
 

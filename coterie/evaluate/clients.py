@@ -1,4 +1,4 @@
-"""Figures that the clients compute themselves: one exchange, rows of scalars."""
+"""Figures that clients compute on their data, in one exchange each."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Own:
-    """Models that clients keep and predict with, in one restart, as of their last accepted rounds."""
+    """Models that clients keep and predict with, in one restart, after their last accepted rounds."""
 
     predictor: Predictor
-    """Rule by which clients predict with it."""
+    """Predictor that uses the state of the clients."""
     restart: int
     accepted: Tensor
-    """(m,) last accepted round of each client."""
+    """Last accepted round of each client, (m,)."""
     objective: Objective
     """The member of tier 1."""
     common: Params
     """Arrays that mixtures receive, of all restarts, {name: (R, ...)}."""
     flows: Tensor
-    """(m, K then, K now) how the clients' weights have to be carried over; empty where K stays."""
+    """Matrices that convert the clients' weights, (m, K then, K now); empty if K is constant."""
 
     def each(self, clients: Tensor) -> Params:
         """Return the arrays that are sent to each of these clients."""
@@ -52,7 +52,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of each client's own model, on held-out samples if there are any, else on training samples."""
+    """Score of the model of each client, on held-out samples if there are any, else on training samples."""
 
     positions: Positions
     """Clients that answered, ascending."""
@@ -136,10 +136,10 @@ def training_losses(
 
 def own_weights(federation: Federation, clusters: Clusters, by: Own, round_: int) -> tuple[Positions, Floats]:
     """Return the clients that answered, and their weights (answered, R, P)."""
-    everybody = np.arange(len(federation.clients))
-    broadcast = Broadcast(round_, clusters, each=by.each(torch.from_numpy(everybody)))
-    reply = federation.ask(MixtureWeights(by.objective), broadcast, everybody).reply
-    _refuse_silence(reply, len(everybody))
+    all_clients = np.arange(len(federation.clients))
+    broadcast = Broadcast(round_, clusters, each=by.each(torch.from_numpy(all_clients)))
+    reply = federation.ask(MixtureWeights(by.objective), broadcast, all_clients).reply
+    _refuse_silence(reply, len(all_clients))
     return positions_of(federation, reply.clients), reply.rows["weights"].numpy()
 
 

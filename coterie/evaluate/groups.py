@@ -24,23 +24,23 @@ from coterie.evaluate.regression import Labels
 Floats = npt.NDArray[np.float64]
 
 MOST_FEATURES = 500
-"""Features up to which profiles are computed."""
+"""Largest number of features with which profiles are computed."""
 CLEAR = 2.5
-"""Standard errors by which a coefficient must differ from that of the other groups to be named."""
+"""Number of standard errors by which a coefficient must differ from that of the other groups to be named."""
 NOTABLE = 0.25
-"""A difference is named if it is at least this share of the largest one of its group."""
+"""Smallest share of the largest difference of its group with which a difference is named."""
 MOST_NAMED = 3
 SAMPLES_FOR_EACH_COEFFICIENT = 20
-"""Samples that a group needs for each of its log-odds."""
+"""Number of samples that a group needs for each of its log-odds."""
 ROUNDING = 1e-12
-"""A mean below this share of a feature's scale is 0 but for rounding."""
+"""Share of a feature's scale below which a mean counts as zero up to rounding."""
 LEVEL = "level"
 """Name of the difference in the output at the mean of all features."""
 
 
 @dataclass(frozen=True)
 class GroupProfile:
-    """The training samples of one group's clients, in original units."""
+    """Profile of the training samples of one group's clients, in original units."""
 
     cluster: int
     clients: int
@@ -92,7 +92,7 @@ class Groups:
         return data_frame(rows, "cluster")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value as JSON can hold it."""
+        """Return the value as plain values for JSON."""
         return dict(finite_numbers(asdict(self)))
 
     @classmethod
@@ -185,7 +185,7 @@ class Distinction:
         """Return text such as `stronger effect of price (-3.1 against -1.2 on average)`."""
         figures = f"({number(self.value)} against {number(self.others)} on average)"
         if self.name == LEVEL:
-            return f"{'higher' if self.value > self.others else 'lower'} level {figures}"
+            return f"{'higher' if self.value > self.others else 'lower'} level at the mean of all features {figures}"
         least = min(abs(self.value), abs(self.others))
         if self.value * self.others < 0 and least > 0.1 * abs(self.value - self.others):
             return f"opposite effect of {self.name} {figures}"
@@ -218,7 +218,7 @@ def distinctions(coefficients: Mapping[str, Any], deviations: Mapping[str, float
 
 
 def _is_small(coefficients: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Whether a group has too few samples for its log-odds, whose estimates are then too large."""
+    """Return whether a group has too few samples for its log-odds, whose estimates are then too large."""
     return "classes" in coefficients and row["samples"] < SAMPLES_FOR_EACH_COEFFICIENT * len(coefficients["names"])
 
 

@@ -62,7 +62,7 @@ def weighted_rand_index(one: Ints, other: Ints, weights: Floats) -> float:
 
 
 def _beyond_chance(both: float, in_one: float, in_other: float, everywhere: float) -> float:
-    """Return how many pairs are together in both clusterings, beyond chance, of all that could be.
+    """Return the share of pairs that are together in both clusterings beyond chance, of the largest possible number.
 
     Args:
         both: Pairs that are together in both clusterings.
@@ -89,7 +89,7 @@ def _normalised_information(counts: Ints) -> float:
 
 
 def worst_tenth(values: Floats, higher_is_better: bool) -> float:
-    """Return the mean over the tenth of the values that are worst, at least one of them."""
+    """Return the mean of the worst tenth of the values, of at least one value."""
     ordered = np.sort(values) if higher_is_better else np.sort(values)[::-1]
     return float(ordered[: max(1, round(len(values) / 10))].mean())
 

@@ -1,8 +1,8 @@
 """A check whether the labelled samples of a new client fit any model of a run.
 
-A new client is placed with the model of least loss, and its certainty compares the models with each other. Neither says
-whether even the best model fits: a target in another unit, exchanged labels or a group that the training never saw make
-the placement meaningless and the certainty high.
+A new client is placed with the model of the lowest loss, and its certainty compares the models with each other.
+Neither shows whether even the best model fits: with a target in another unit, exchanged labels or a group that was not
+in the training data, the placement is meaningless although the certainty is high.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LEAST_LOSS, ERRORS = 0.3, 4.0
 MISFIT = "the labelled samples fit no cluster"
 """First words of the warning."""
 CHANCE = 1.2
-"""A log loss is too large only if it is this many times that of a guess among all classes."""
+"""Multiple of the log loss of a uniform guess below which a log loss is never too large."""
 
 
 @dataclass(frozen=True)
 class UsualLoss:
-    """Loss of the models on the clients that trained.
+    """Typical loss of the models on the clients that trained.
 
     Args:
         mean: Mean loss over the samples of all clients.
@@ -57,8 +57,19 @@ class UsualLoss:
         above = self.mean + ERRORS * max(self.mean, LEAST_LOSS) / math.sqrt(samples)
         return max(above, CHANCE * math.log(self.classes))
 
+    def grown(self, loss: float, usual: float | None, samples: int) -> bool:
+        """Return whether labelled samples of a client that trained fit its models much worse than before.
+
+        Args:
+            loss: Mean loss of its models on the samples.
+            usual: Mean loss of its models on its data in the training; None if it is not known.
+            samples: Number of samples.
+        """
+        before = max(self.mean, usual if usual is not None and math.isfinite(usual) else 0.0)
+        return loss > UsualLoss(before, self.classes).limit(samples)
+
     def misfit(self, losses: npt.NDArray[np.float64]) -> str:
-        """Return in words that labelled samples fit no model; empty if they fit one.
+        """Return a sentence if labelled samples fit no model; empty if they fit one.
 
         Args:
             losses: Loss of each model on each sample, (K, n).

@@ -1,4 +1,4 @@
-"""Models of grouped data in statistics: least squares for all or for each client, and a linear mixed model.
+"""Statistical models of grouped data: least squares for all or for each client, and a linear mixed model.
 
 Each function fits the training samples of all clients and gives the root mean squared error on each client's own
 held-out samples, shape (m,): NaN for a client that has none. All models have an intercept.
@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def pooled_rmse(data: FederatedDataset) -> Floats:
-    """Return the errors of least squares on the samples of all clients together, with slopes of least length."""
+    """Return the errors of least squares on the samples of all clients, with the minimum-norm solution."""
     x, y, _ = _samples(data.train)
     intercept, slopes = _least_squares(x, y)
     return _held_out(data, lambda client, rows: intercept + rows @ slopes)
@@ -31,7 +31,7 @@ def pooled_rmse(data: FederatedDataset) -> Floats:
 def alone_rmse(data: FederatedDataset) -> Floats:
     """Return the errors of least squares for each client alone.
 
-    With as many features as samples or more, the slopes are those of least length that fit; the intercept is free, so
+    With as many features as samples or more, the slopes are the minimum-norm solution; the intercept is free, so
     that a client with one sample predicts its target.
     """
     x, y, owner = _samples(data.train)
@@ -81,14 +81,14 @@ def _fit_mixed_model(y: Floats, design: Floats, owner: npt.NDArray[np.int64]) ->
 
 
 def _directions(centred: Floats) -> Floats:
-    """Return the principal directions along which there is any variance, scaled to variance 1, (d, rank)."""
+    """Return the principal directions with nonzero variance, scaled to variance 1, (d, rank)."""
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
     kept = lengths > lengths.max(initial=0) * max(centred.shape) * np.finfo(np.float64).eps
     return np.asarray(directions[kept].T * (np.sqrt(len(centred)) / lengths[kept]))
 
 
 def _least_squares(x: Floats, y: Floats) -> tuple[float, Floats]:
-    """Return intercept and slopes (d,) from x (n, d) and y (n,); of all that fit equally well, the shortest slopes."""
+    """Return intercept and slopes (d,) from x (n, d) and y (n,); the slopes of minimum norm if several fit."""
     centre, mean = x.mean(axis=0), float(y.mean())
     slopes = np.linalg.lstsq(x - centre, y - mean, rcond=None)[0]
     return mean - float(centre @ slopes), slopes

@@ -58,7 +58,7 @@ def newcomer_scores(
 
 
 def scores_of_own(learner: Learner, models: Sequence[Params], newcomers: Newcomers, groups: np.ndarray) -> Floats:
-    """Return the score of each model on the query samples of its own group, (K,), for clients that trained alone."""
+    """Return the score of each model on the query samples of its group, (K,), for clients with local models."""
     queries, one = list(_each(newcomers.query)), torch.ones(1, dtype=torch.float64)
     return np.array([_score(learner, [model], one, *queries[g]) for model, g in zip(models, groups, strict=True)])
 
@@ -68,7 +68,7 @@ def _each(shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _score(learner: Learner, models: Sequence[Params], weights: Tensor, x: Tensor, y: Tensor) -> float:
-    """Return the score of all models together by `weights`, (K,) or (n, K)."""
+    """Return the score of the mixture of all models with `weights`, (K,) or (n, K)."""
     outputs = mixed(learner, models, weights, x)
     hit = (outputs - y) ** 2 if learner.classes is None else (outputs.argmax(dim=-1) == y).double()
     return float(hit.double().mean())

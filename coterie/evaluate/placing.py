@@ -1,10 +1,10 @@
-"""The models that serve a client that did not train, and predictions by several models together.
+"""Choice of models for a client that did not train, and predictions by several models together.
 
-With hard clusters, a client is served by the model of least loss on a few labelled samples (the support), or by a leaf
-of the tree of splits (`Tree`). With mixtures, it is served by all models, with weights that EM finds on the support for
-fixed models. The objective `ratio` then assumes that classes are equally frequent in every cluster; if the classes of
-the support are not balanced, the weights follow them in part. Mixtures that also model features (`Density`) need no
-labels, and weigh the models for each sample.
+With hard clusters, a client is served by the model with the lowest loss on a few labelled samples (the support), or by
+a leaf of the tree of splits (`Tree`). With mixtures, it is served by all models, with weights that EM finds on the
+support for fixed models. The objective `ratio` then assumes that classes are equally frequent in every cluster; if the
+classes of the support are not balanced, the weights follow them in part. Mixtures that also model features (`Density`)
+need no labels, and weigh the models for each sample.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from coterie.tiers.assignment.base import Placing
 from coterie.tiers.objective import Objective
 
 ITERATIONS = 20
-"""Number of steps of EM from equal weights, after which the weights of a newcomer have settled."""
+"""Number of steps of EM from equal weights, after which the weights of a newcomer have converged."""
 CHUNK = 1000
 """Number of samples that a model predicts at once."""
 
@@ -50,13 +50,13 @@ def weigh(learner: Learner, losses: Tensor, placing: Placing, usual: float) -> T
 
 @dataclass(frozen=True)
 class Density:
-    """Density of the features in a mixture, by which samples without labels are placed."""
+    """Density of the features in a mixture, which assigns samples without labels."""
 
     objective: Objective
     common: Params
-    """Arrays that all clients received for it, of one restart."""
+    """Arrays of the objective that all clients received, of one restart."""
     usual: Tensor
-    """(P,) the clients' mean weights of its components, where EM starts from."""
+    """Mean weights of the components over clients, from which EM starts, (P,)."""
 
     def weigh(self, learner: Learner, x: Tensor, cost: Tensor) -> Tensor:
         """Return the weights (P,) of a client by EM; cost: -log p_k(y|x) of its samples x, (K, n), 0 without labels."""
@@ -78,7 +78,7 @@ class Tree:
     splits: Params
     """Arrays as in `core/tree.py`; empty without a split."""
     work: LocalTraining
-    """The local steps of a round."""
+    """Local training of a round."""
     lr: float
 
     def weigh(self, learner: Learner, models: Sequence[Params], x: Tensor, y: Tensor) -> Tensor:

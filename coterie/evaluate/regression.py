@@ -1,13 +1,13 @@
 """Inference for clusters of linear or logistic models: coefficients with intervals, and figures of the theory.
 
-The clusters are taken as given: that the clients were sorted by the same data widens no interval here, so intervals
+The clusters are taken as given: the intervals do not account for clustering by the same data, so intervals
 are honest where clients are sure of their cluster and too narrow where they are not.
 
 Coefficients are one vector of q p numbers for each cluster: p for a regression (q = 1), p for each class but the first,
 the reference, for a classification, in the order of the classes.
 
 Symbols of Su, Xu, Yang, section 4.2: gamma = eta max_i |phi(X_i)|^2 / n_i; kappa, the stability of local updates;
-chi^2(n), the skewness of the sample sizes; Delta, the least distance between two models; nu of eq. (10); rho, the
+chi^2(n), the skewness of the sample sizes; Delta, the smallest distance between two models; nu of eq. (10); rho, the
 smallest cluster's share of the samples.
 """
 
@@ -45,17 +45,17 @@ LEVEL = 0.95
 COLLINEAR = 1e-10
 """Features count as collinear below this eigenvalue of their matrix of cosines; its largest is between 1 and p."""
 UNDETERMINED = 1e-6
-"""A coefficient with a larger share than this in a direction that the data do not show is not determined by them."""
+"""Largest share of a coefficient in directions without variance; one with a larger share is not determined."""
 MOST_ENTRIES = 4_000_000
 """Largest number of entries of the K matrices of all coefficients for which intervals are computed."""
 NEWTON_EXCHANGES = 30
-"""Exchanges after which a maximum of the likelihood counts as not found; three to six are usual."""
+"""Largest number of exchanges in the search for a maximum of the likelihood; three to six are usual."""
 SETTLED = 1e-9
-"""A Newton step that promises less than this share of the loss ends the search."""
+"""The search ends when the expected decrease of a Newton step is below this share of the loss."""
 VANISHED = 3.0
-"""A standard error of the inverse Hessian that is this many times that of the sandwich says that the latter is lost."""
+"""Ratio of the standard errors of the inverse Hessian and of the sandwich above which the latter has no digits left."""
 SEPARATED = 15.0
-"""A coefficient of this size, times the root mean square of its feature, says that the likelihood has no maximum."""
+"""Size of a coefficient, times the root mean square of its feature, above which the likelihood has no maximum."""
 
 
 # ---- sums that clients return --------------------------------------------------------------------------------
@@ -63,26 +63,26 @@ SEPARATED = 15.0
 
 @dataclass(frozen=True)
 class Moments:
-    """Pooled over the clients of each cluster, with residuals r under the models that were sent."""
+    """Sums over the clients of each cluster, with residuals r under the models that were sent."""
 
     clients: Ints
-    """(K,)"""
+    """Number of clients of each cluster, (K,)."""
     samples: Ints
-    """(K,)"""
+    """Number of samples of each cluster, (K,)."""
     gram: Floats
     """Hessian of the loss, X^T X for least squares, (K, q p, q p)."""
     score: Floats
-    """Derivative of the log-likelihood, X^T r for least squares, (K, q p)."""
+    """Gradient of the log-likelihood, X^T r for least squares, (K, q p)."""
     loss: Floats
     """Half the squared residuals, or the negative log-likelihood, (K,)."""
 
 
 @dataclass(frozen=True)
 class Meats:
-    """The middles of sandwiches, pooled over the clients of each cluster."""
+    """Middle matrices of sandwich estimators, summed over the clients of each cluster."""
 
     clients: Ints
-    """(K,)"""
+    """Number of clients of each cluster, (K,)."""
     by_client: Floats
     """Sum over clients of (X_i^T r_i)(X_i^T r_i)^T, (K, p, p)."""
     by_sample: Floats
@@ -94,7 +94,7 @@ class Meats:
 def ask_moments(
     federation: Federation, theta: Tensor, own: Tensor, round_: int, cost: Cost | None = None
 ) -> tuple[Positions, Moments]:
-    """Return who answered, and their moments.
+    """Return the clients that answered, and their moments.
 
     Args:
         federation: The clients.
@@ -111,7 +111,7 @@ def ask_moments(
 
 
 def ask_meats(federation: Federation, theta: Tensor, own: Tensor, round_: int) -> Meats:
-    """Return the middles of sandwiches under these coefficients; arguments as for `ask_moments`."""
+    """Return the middle matrices of the sandwiches under these coefficients; arguments as for `ask_moments`."""
     _, found = _ask(federation, RegressionMeats(), theta, own, round_, Cost())
     clients, *arrays = (_dense(found, name, len(theta)) for name in ("clients", "by_client", "by_sample", "rss"))
     return Meats(clients.astype(np.int64), *arrays)
@@ -119,16 +119,16 @@ def ask_meats(federation: Federation, theta: Tensor, own: Tensor, round_: int) -
 
 def ask_curvature(federation: Federation) -> tuple[Positions, Floats]:
     """Return the clients that answered, and |phi(X_i)|^2 / n_i of each. No model is sent."""
-    everybody = np.arange(len(federation.clients))
-    reply = federation.ask(Curvature(), Broadcast(0, Clusters({}, K=1)), everybody).reply
-    _refuse_silence(reply, len(everybody))
+    all_clients = np.arange(len(federation.clients))
+    reply = federation.ask(Curvature(), Broadcast(0, Clusters({}, K=1)), all_clients).reply
+    _refuse_silence(reply, len(all_clients))
     return positions_of(federation, reply.clients), reply.rows["curvature"].numpy()
 
 
 def _ask(
     federation: Federation, task: Task, theta: Tensor, own: Tensor, round_: int, cost: Cost
 ) -> tuple[Positions, Slotted]:
-    """Every client with a cluster receives only its coefficients."""
+    """Ask every client that has a cluster, which receives the coefficients of this cluster only."""
     clusters = Clusters({THETA: theta}, len(theta))
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
@@ -162,35 +162,35 @@ class Design:
     """A generalised inverse of the Hessian, X^T X for least squares."""
     rank: int
     determined: npt.NDArray[np.bool_]
-    """(p,) False for a coefficient that collinear features leave open."""
+    """False for a coefficient that collinear features leave open, (p,)."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One cluster's pooled fit by least squares or maximum likelihood; NaN where nothing can be said."""
+    """Pooled fit of one cluster by least squares or maximum likelihood; NaN where nothing is known."""
 
     estimate: Floats
-    """(p,)"""
+    """Coefficients, (p,)."""
     errors: Floats
     """Standard errors, (p,)."""
     low: Floats
     high: Floats
     sigma: float
-    """Residual standard deviation, with rank degrees of freedom taken off."""
+    """Residual standard deviation, corrected for the rank of the features."""
     rank: int
     unit: str = ""
-    """Unit that counts as independent in the errors: `clients` or `samples`; empty if there are none."""
+    """Independent units of the standard errors: `clients` or `samples`; empty without errors."""
     freedom: int = 0
     """Degrees of freedom of Student's t in the intervals."""
     why: str = ""
-    """Why there are no standard errors."""
+    """Reason why there are no standard errors."""
     level: float = math.nan
-    """The intercept before the change of units: the output at the mean of all features, where they are standardised."""
+    """Intercept before the change of units: the output at the mean of all features if these are standardised."""
     level_error: float = math.nan
 
 
 def design(gram: Floats) -> Design:
-    """Invert X^T X where it can be inverted; units of the features do not matter."""
+    """Return the inverse of X^T X in its range; the units of the features do not matter."""
     if not np.isfinite(gram).all():  # it overflowed, and says nothing
         return Design(np.zeros_like(gram), 0, np.zeros(len(gram), dtype=bool))
     norms = np.sqrt(np.diag(gram))
@@ -298,25 +298,25 @@ def _why_no_errors(clients: int, again: int, samples: int, rank: int, unbounded:
     if samples <= rank:
         return f"it has no more samples ({samples}) than coefficients"
     if unbounded:
-        return "a combination of features tells its classes apart without error, so the coefficients grow without bound"
+        return "a combination of features separates its classes without error, so the coefficients grow without bound"
     return ""
 
 
 @dataclass(frozen=True)
 class Maximum:
-    """Where the likelihood of each cluster's samples is greatest."""
+    """Maximum of the likelihood of each cluster's samples."""
 
     answered: Positions
     """Clients that answered."""
     estimate: Floats
-    """(K, q p)"""
+    """Coefficients, (K, q p)."""
     designs: list[Design]
     moments: Moments
     """Sums at the estimate; for least squares at the models that the search began with."""
     unbounded: list[bool]
     """For each cluster whether there is no maximum; empty for least squares."""
     behind: float
-    """Return the fall of the mean loss of all samples from the models of the run to the maximum."""
+    """Return by how much the mean loss of all samples decreases from the models of the run to the maximum."""
     loss: float
     """Mean loss of all samples at the maximum."""
 
@@ -329,7 +329,7 @@ def pooled_fits(
     round_: int = 0,
     units: Floats | None = None,
 ) -> tuple[Maximum, list[Fit]]:
-    """Ask for the moments until the likelihood is greatest, once for least squares, then for the meats there."""
+    """Ask for moments up to the maximum of the likelihood (once for least squares), then for the meats there."""
     start = torch.nan_to_num(learner.to_coefficients(clusters.all_models()).cpu(), posinf=0, neginf=0)
     squares = isinstance(learner, Linear)
     found = _least_squares(federation, start, own, round_) if squares else _likeliest(federation, start, own, round_)
@@ -342,7 +342,7 @@ def pooled_fits(
 
 
 def _least_squares(federation: Federation, start: Tensor, own: Tensor, round_: int) -> Maximum:
-    """Any start will do: the first step leads to the minimum."""
+    """Return the least-squares solutions, which a single step from any coefficients reaches."""
     answered, moments = ask_moments(federation, start, own, round_)
     designs = [design(gram) for gram in moments.gram]
     with np.errstate(invalid="ignore", over="ignore"):  # from sums that overflowed nothing is known: NaN
@@ -354,7 +354,7 @@ def _least_squares(federation: Federation, start: Tensor, own: Tensor, round_: i
 
 
 def _likeliest(federation: Federation, start: Tensor, own: Tensor, round_: int) -> Maximum:
-    """Newton steps from the models of the clusters, all clusters at once; a step that goes wrong is halved."""
+    """Return the maxima by Newton steps of all clusters from their models; a step that increases the loss is halved."""
     best, step, pace = vectors(start), np.zeros((len(start), 1)), np.ones((len(start), 1))
     least, first = np.full(len(start), np.inf), 0.0
     kept: Moments | None = None
@@ -382,7 +382,7 @@ def _likeliest(federation: Federation, start: Tensor, own: Tensor, round_: int) 
 
 
 def _separated(estimate: Floats, moments: Moments) -> npt.NDArray[np.bool_]:
-    """Return where coefficients grow without bound, because features tell the classes apart without error, (K,)."""
+    """Return whether coefficients grow without bound, because the features separate the classes perfectly, (K,)."""
     sizes = np.abs(estimate) * np.sqrt(_mean_squares(moments))
     return np.asarray(sizes.max(axis=1) > SEPARATED)
 
@@ -456,7 +456,7 @@ def kappa(gamma: float, steps: int, prox: bool) -> float | None:
 
 
 def skewness(sizes: Ints) -> float:
-    """chi^2(n) = M sum_i (n_i / N)^2 - 1: 0 when all clients have as many samples, M - 1 when one has nearly all."""
+    """Return chi^2(n) = M sum_i (n_i / N)^2 - 1: 0 for equal numbers of samples, M - 1 if one client has nearly all."""
     return float(sizes.var() / sizes.mean() ** 2)  # the same, and exactly 0 for equal sizes
 
 
@@ -475,7 +475,7 @@ def floor(sizes: Ints, K: int, p: int, separation: float, sigma: float) -> dict[
 
 
 def _error_guide(nu: float, sigma: float, steadiness: float | None, rho: float) -> float | None:
-    """sigma kappa / rho nu log(e / nu), eq. (18) with constant 1; None where nu says nothing."""
+    """Return sigma kappa / rho nu log(e / nu), eq. (18) with constant 1; None if nu is too large."""
     return None if steadiness is None or nu >= 1 else sigma * steadiness / rho * nu * (1 - math.log(nu))
 
 
@@ -488,11 +488,11 @@ class Labels:
 
     features: Sequence[str] | None = None
     scales: Sequence[tuple[float, float]] = ()
-    """Mean and standard deviation of each feature; empty where features are in their own units."""
+    """Mean and standard deviation of each feature; empty if features are not standardised."""
     classes: Sequence[object] = ()
-    """Labels of the classes, the reference first; empty for a regression, and where they are 0, 1, ..."""
+    """Labels of the classes, the reference first; empty for a regression, and if they are 0, 1, ..."""
     references: Mapping[str, str] = field(default_factory=dict)
-    """The reference level of each categorical column."""
+    """Reference level of each categorical column."""
     target: str = ""
 
 
@@ -559,7 +559,7 @@ def regression_report(
 
 
 def _guides(theta: Floats, fits: Sequence[Fit], moments: Moments, sizes: Ints) -> dict[str, Any]:
-    """Return the figures of linear models that the theory is about."""
+    """Return the figures of the theory of linear models."""
     return {
         "sigma": _pooled_sigma(fits, moments.samples),
         "separation": _separation(theta[moments.clients > 0]),
@@ -570,7 +570,7 @@ def _guides(theta: Floats, fits: Sequence[Fit], moments: Moments, sizes: Ints) -
 
 
 def _about_classes(count: int, labels: Sequence[object]) -> dict[str, Any]:
-    """Return the classes that log-odds are about."""
+    """Return the classes of the log-odds."""
     known = [str(label) for label in labels] or [str(k) for k in range(count)]
     return {"reference": known[0], "classes": known[1:]}
 
@@ -622,7 +622,7 @@ def _row(k: int, theta: Floats, fit: Fit, moments: Moments, levelled: bool) -> d
 
 
 def _pooled_sigma(fits: Sequence[Fit], samples: Ints) -> float | None:
-    """Return the residual standard deviation over all clusters that have one."""
+    """Return the pooled residual standard deviation of the clusters that have one."""
     known = [(fit.sigma, n - fit.rank) for fit, n in zip(fits, samples.tolist(), strict=True) if n > fit.rank]
     if not known:
         return None
@@ -632,7 +632,7 @@ def _pooled_sigma(fits: Sequence[Fit], samples: Ints) -> float | None:
 
 
 def _separation(theta: Floats) -> float | None:
-    """Delta: the least distance between two of these models."""
+    """Return Delta, the smallest distance between two of these models."""
     finite = theta[np.isfinite(theta).all(axis=1)]
     if len(finite) < 2:
         return None
@@ -642,7 +642,7 @@ def _separation(theta: Floats) -> float | None:
 
 
 def _floor(report: Mapping[str, Any], sizes: Ints, samples: Ints) -> dict[str, float | None] | None:
-    """nu and the error it leads to, where there are two clusters to tell apart; `samples` of each cluster in use."""
+    """Return nu and the resulting error, if there are two clusters; `samples` is for each cluster in use."""
     sigma, separation = report["sigma"], report["separation"]
     if sigma is None or separation is None or not (math.isfinite(sigma) and math.isfinite(separation)):
         return None

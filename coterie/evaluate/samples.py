@@ -82,7 +82,7 @@ def by_responsibility(
 
 
 def _each_a_client(shard: Shard, rows: Tensor, like: Tensor) -> Block:
-    """Return every sample as a client with one sample, its features in the shape of `like`."""
+    """Return the samples as clients with one sample each; features have the shape of `like`."""
     one = torch.ones(len(rows), dtype=torch.int64)
     keys = np.zeros(len(rows), dtype=np.uint64)
     return Block(np.arange(len(rows)), shard.x[rows][:, None].to(like), shard.y[rows][:, None], one, None, keys)

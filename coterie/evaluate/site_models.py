@@ -1,4 +1,4 @@
-"""Models that a statistician would fit to the data of many sites, from sums over clients and one small row for each.
+"""Statistical models for the data of many sites, fitted with sums over clients and one small row for each client.
 
 All of them are generalised linear models with coefficients theta (p, q), the last row an intercept, and an intercept
 u_i (q,) for each client: outputs are X_i theta + u_i. They differ in the variance tau^2 of the u_i:
@@ -37,11 +37,11 @@ WEAK = 10.0
 LEAST_VARIANCE, MOST_VARIANCE = 1e-4, 100.0
 """Limits of the estimated variance of the intercepts of a classification, in squared log-odds."""
 EXCHANGES = 40
-"""Largest number of Newton steps; five to fifteen are usual."""
+"""Largest number of Newton steps; usually five to fifteen are needed."""
 SETTLED = 1e-6
-"""A Newton step that promises less than this share of the loss ends the search."""
+"""The search ends when the expected decrease of a Newton step is below this share of the loss."""
 ROUNDING = 1e-9
-"""A feature counts as constant within clients if less than this share of its squares is left."""
+"""Share of the squares of a feature below which it counts as constant within clients."""
 GRID = np.concatenate([[0.0], np.logspace(-4, 4, 65)])
 """Ratios of variances tau^2 / sigma^2 at which the restricted likelihood is computed first."""
 
@@ -51,30 +51,30 @@ class SiteModel:
     """A model with an intercept for each client."""
 
     theta: Floats
-    """(p, q) coefficients, the last row the common intercept."""
+    """Coefficients, the last row the common intercept, (p, q)."""
     intercepts: Floats
-    """(m, q) deviation of each client's intercept; 0 for clients that did not answer."""
+    """Deviation of each client's intercept, (m, q); 0 for clients that did not answer."""
     deviation: float | None = None
-    """Standard deviation tau of the intercepts, where it was estimated."""
+    """Standard deviation tau of the intercepts, if it was estimated."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums at a model and rows for each client: the derivatives of the loss. r are residuals."""
+    """Derivatives of the loss at a model: sums, and rows for each client; r are residuals."""
 
     hessian: Floats
-    """(q p, q p)"""
+    """Hessian of the loss, (q p, q p)."""
     gradient: Floats
-    """(q p,) of the log-likelihood: X^T r."""
+    """Gradient of the log-likelihood, X^T r for least squares, (q p,)."""
     loss: float
     samples: int
     answered: Positions
     slope: Floats
-    """(g, q) of the log-likelihood by the intercepts of the g clients that answered: sum of r."""
+    """Derivative of the log-likelihood by the intercepts of the g clients that answered, the sum of r, (g, q)."""
     bend: Floats
-    """(g, q, q) second derivative of the loss by the intercepts: n_i for least squares."""
+    """Second derivative of the loss by the intercepts: n_i for least squares, (g, q, q)."""
     cross: Floats
-    """(g, q, q p) mixed second derivative: the sum of the features for least squares."""
+    """Mixed second derivative: the sum of the features for least squares, (g, q, q p)."""
 
 
 def ask_moments(federation: Federation, model: SiteModel, asked: Positions, round_: int, rows: bool = True) -> Moments:
@@ -139,7 +139,7 @@ def linear_models(
 
 
 def _shrinkage(counts: Floats, ratio: float) -> Floats:
-    """Return w_i = lambda / (1 + n_i lambda) for lambda = tau^2 / sigma^2, which may be infinite."""
+    """Return w_i = lambda / (1 + n_i lambda), (g,), for lambda = tau^2 / sigma^2, which may be infinite."""
     return 1 / counts if np.isinf(ratio) else ratio / (1 + counts * ratio)
 
 
@@ -168,7 +168,7 @@ def _with_intercepts(found: Moments, at: SiteModel, ratio: float) -> SiteModel:
 
 
 def restricted_maximum(found: Moments) -> tuple[float, float]:
-    """Return the ratio tau^2 / sigma^2 of greatest restricted likelihood, and sigma.
+    """Return the ratio tau^2 / sigma^2 with the largest restricted likelihood, and sigma.
 
     The likelihood is computed on a grid and then around its best point, since it may have two maxima.
     """
@@ -185,7 +185,7 @@ def restricted_maximum(found: Moments) -> tuple[float, float]:
 
 
 def _restricted(found: Moments, ratio: float) -> tuple[float, float]:
-    """Return minus twice the restricted log-likelihood, but for a constant, and sigma, at a ratio of variances."""
+    """Return minus twice the restricted log-likelihood up to a constant, and sigma, at a ratio of variances."""
     counts, sums, cross = found.bend[:, 0, 0], found.slope[:, 0], found.cross[:, 0]
     weight = _shrinkage(counts, ratio)
     normal = _less_intercepts(found, weight)
@@ -283,7 +283,7 @@ def _objective(found: Moments, model: SiteModel, penalty: Floats, variance: Floa
 
 
 def _step(found: Moments, model: SiteModel, penalty: Floats, variance: Floats | None) -> tuple[Floats, Floats, float]:
-    """Return the Newton step of coefficients and intercepts, and half the fall of the loss that it promises.
+    """Return the Newton step of coefficients and intercepts, and half of the expected decrease of the loss.
 
     The intercepts are eliminated client by client, so that no matrix is larger than that of the coefficients.
     """

@@ -1,9 +1,12 @@
-"""Import of code that is in a checkout of the repository, but not in the installed package."""
+"""The checkout of the repository: code that is not in the installed package, and the version of the code."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -31,3 +34,22 @@ def import_from_checkout(module: str, what: str) -> ModuleType:
     if str(CHECKOUT) not in sys.path:
         sys.path.append(str(CHECKOUT))
     return import_module(module)
+
+
+@cache
+def code_version() -> str:
+    """Return the version of the code as git describes it, or that of the package if git does not know it.
+
+    It ends in `-dirty` if files of `coterie`, `papers` or `benchmarks` other than results have been changed since.
+    """
+    try:
+        described = _git("describe", "--always")
+        changed = _git("status", "--porcelain", "--", "coterie", "papers", "benchmarks", ":(exclude)*.jsonl")
+    except (OSError, subprocess.CalledProcessError):
+        return version("coterie")
+    return f"{described}-dirty" if changed else described
+
+
+def _git(*arguments: str) -> str:
+    found = subprocess.run(["git", *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    return found.stdout.strip()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -22,7 +23,8 @@ from coterie.core.dataset import FederatedDataset
 from coterie.data import find_scenario, scenario
 from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError, shown
 from coterie.experiments.comparison import Comparison
-from coterie.experiments.processes import in_processes, leave_if_importing_main
+from coterie.experiments.pools import Pool, Processes, chosen_pool
+from coterie.experiments.processes import leave_if_importing_main
 from coterie.experiments.variants import Methods, Variant, variants_of
 from coterie.learners import LearnerChoice
 from coterie.methods.settings import RunSettings, most_of
@@ -101,6 +103,7 @@ def plan_comparison(name: str, methods: Methods, seeds: Sequence[int], options: 
         ConfigError: if a method, an option or a combination of them is not allowed; then nothing is written.
     """
     options = plain_options(options)
+    check_one_process_each(options)
     variants = variants_of(methods)
     if not variants or not seeds:
         raise ConfigError("a comparison needs at least one method and one seed")
@@ -154,6 +157,24 @@ def check_data(data: object) -> None:
         )
 
 
+def check_in_process(workers: str | None, executor: Executor | None) -> None:
+    """Raise ConfigError if the runs of a dataset are to be carried out by other processes."""
+    if workers is not None or executor is not None:
+        raise ConfigError(
+            "workers and executor share the runs of a scenario, which every process can build by its name: give the "
+            "name of a scenario, or register a function that returns your data (coterie.data.register_scenario)"
+        )
+
+
+def check_one_process_each(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if each single run is to be spread over workers."""
+    if options.get("engine") == "dask":
+        raise ConfigError(
+            "engine=dask spreads one run over workers, but here workers share the runs: leave engine out, and give "
+            "workers only"
+        )
+
+
 def check_no_seed(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for the option `seed`, since `seeds` sets the seeds."""
     if "seed" in options:
@@ -197,19 +218,20 @@ def _jobs(folder: Path, plan: Mapping[str, Any]) -> list[Job]:
     ]
 
 
-def run_comparison(folder: Path, workers: int | None = None, progress: Progress = lambda job, done: None) -> list[str]:
+def run_comparison(folder: Path, pool: Pool | None = None, progress: Progress = lambda job, done: None) -> list[str]:
     """Run or resume all unfinished jobs of a comparison; return one line for each job that failed."""
-    return [f"{name}: {why}" for name, why in run_jobs(jobs_of(folder), workers, progress).items()]
+    return [f"{name}: {why}" for name, why in run_jobs(jobs_of(folder), folder, pool, progress).items()]
 
 
 def run_jobs(
-    jobs: Sequence[Job], workers: int | None = None, progress: Progress = lambda job, done: None
+    jobs: Sequence[Job], folder: Path, pool: Pool | None = None, progress: Progress = lambda job, done: None
 ) -> dict[str, str]:
     """Run or resume all unfinished jobs in worker processes.
 
     Args:
         jobs: The jobs.
-        workers: Number of worker processes; by default one for each core.
+        folder: Folder that contains the folders of the jobs.
+        pool: The worker processes; by default one for each core.
         progress: Function that is called repeatedly with a job and its number of finished rounds.
 
     Returns:
@@ -223,7 +245,9 @@ def run_jobs(
             progress(job, job.done())
 
     failed = {}
-    for job, outcome in in_processes(run_job, [job for job in jobs if not job.finished], workers, watch):
+    # workers may have another current folder
+    open_jobs = [replace(job, folder=job.folder.absolute()) for job in jobs if not job.finished]
+    for job, outcome in (pool or Processes()).run(run_job, open_jobs, watch, folder):
         progress(job, job.done())
         if isinstance(outcome, CoterieError):
             failed[job.name] = str(outcome)
@@ -292,6 +316,8 @@ def compare(
     seeds: int | Sequence[int] = 3,
     out: str | Path,
     learner: LearnerChoice | None = None,
+    workers: str | None = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> Comparison:
     """Run several methods over several seeds, and return their figures for a comparison.
@@ -305,6 +331,9 @@ def compare(
         seeds: Number of seeds, or a list of seeds.
         out: New folder for the runs.
         learner: As in `fit`; a function is only allowed with a dataset.
+        workers: Workers that share the runs of a scenario (docs/cluster.md): `local:4`, `tcp://127.0.0.1:8786`,
+            `tls://scheduler:8786`; by default one process for each core of this machine.
+        executor: An executor to use instead, such as a `concurrent.futures.ProcessPoolExecutor`.
         **options: As in `fit`. Each option applies to the methods that have it, and overrides the field of a typed
             method.
 
@@ -336,8 +365,9 @@ def compare(
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
             raise ConfigError("a user-defined learner needs a dataset, not the name of a scenario: pass scenario(...)")
+        pool = chosen_pool(None, workers, executor)
         plan_comparison(data, methods, seeds, options | ({} if learner is None else {"learner": learner}), folder)
-        failed = run_comparison(folder)
+        failed = run_comparison(folder, pool)
         if failed:
             raise RunError(f"{len(failed)} of {len(jobs_of(folder))} runs failed; the first failure: {failed[0]}")
         for job in jobs_of(folder):
@@ -345,6 +375,7 @@ def compare(
             if run.diverged:
                 warnings.warn(f"{job.name}: {run.metrics['why_diverged']}", DivergenceWarning, stacklevel=2)
         return Comparison.read(folder)
+    check_in_process(workers, executor)
     variants = variants_of(methods)
     _check_taken(options, _names_of(variants), ", ".join(variant.label for variant in variants))
     _check_effect(options, variants)

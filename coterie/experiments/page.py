@@ -6,23 +6,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.experiments.reproduction import Claim, Paper, Reproduction, Table
+from coterie.experiments.reproduction import Claim, Paper, Reproduction, Table, Verdict
 from coterie.experiments.results import read
 
 NOTE = "<!-- Written by `make reproductions` from papers/reproductions.jsonl; do not edit. -->\n"
-VERDICTS = {True: "holds", False: "does not hold", None: "not run"}
+VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "undecided", "not run")
 INTRODUCTION = """\
 Figures and tables of papers, run again with Coterie. The pages state for each claim whether it
 holds here. Claims are statements of the paper, and figures that independent prototypes of its experiments gave.
 
 ```sh
 coterie reproduce                        # list all reproductions
-coterie reproduce ifca-figure3 --quick   # a small version, a minute or two; nothing is stored
-coterie reproduce ifca-figure3           # run the missing cells and add them to papers/reproductions.jsonl
+coterie reproduce ifca-figure3 --quick   # a small version in a minute or two, which is not stored
+coterie reproduce ifca-figure3           # run and store the missing cells
 ```
 
-The result of a figure or table is *holds* if all tested claims hold, *fails* if none does, and *depends* otherwise: the
-page of the paper shows on what. `make reproductions` writes these pages.
+The result of a figure or table is *holds* if all decided claims hold, *fails* if none does, and *depends* otherwise:
+the page of the paper shows on what. A claim is *undecided* if the figures differ by no more than two runs of the same
+method may. `make reproductions` writes these pages.
 """
 READING = "The tables compare the paper's figures with Coterie's. In parentheses: the number of seeds."
 
@@ -35,15 +36,15 @@ class Judged:
     tables: Sequence[Table]
     claims: Sequence[Claim]
 
-    def count(self, verdict: bool | None) -> int:
-        return sum(claim.holds is verdict for claim in self.claims)
+    def count(self, verdict: Verdict) -> int:
+        return sum(claim.verdict == verdict for claim in self.claims)
 
     @property
     def result(self) -> str:
-        """`holds`, `depends` or `fails`, by the claims that were tested; `not run` without any."""
-        holding, failing = self.count(True), self.count(False)
+        """`holds`, `depends` or `fails`, by the decided claims; `undecided` or `not run` without any."""
+        holding, failing = self.count("holds"), self.count("does not hold")
         if not holding and not failing:
-            return "not run"
+            return "undecided" if self.count("undecided") else "not run"
         return "depends" if holding and failing else "holds" if holding else "fails"
 
 
@@ -78,7 +79,7 @@ def _page_of(paper: Paper, found: Sequence[Judged], summary: str) -> str:
         f"- {claim.text} ([{each.reproduction.name}](#{each.reproduction.name}))"
         for each in found
         for claim in each.claims
-        if claim.holds is False
+        if claim.verdict == "does not hold"
     ]
     if failing:
         parts += ["## Claims that do not hold\n", "\n".join(failing) + "\n"]
@@ -93,8 +94,16 @@ def _page_of(paper: Paper, found: Sequence[Judged], summary: str) -> str:
 
 
 def _score(found: Sequence[Judged]) -> str:
-    holding, failing, not_run = (sum(each.count(verdict) for each in found) for verdict in VERDICTS)
-    return f"{holding} of {holding + failing} tested claims hold{f'; {not_run} were not tested' if not_run else ''}."
+    holding, failing, undecided, not_run = (sum(each.count(verdict) for each in found) for verdict in VERDICTS)
+    open_claims = [
+        *([f"{undecided} {_are(undecided)} undecided"] if undecided else []),
+        *([f"{not_run} {_are(not_run)} not tested"] if not_run else []),
+    ]
+    return f"{holding} of {holding + failing} decided claims hold{''.join(f'; {text}' for text in open_claims)}."
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _summary(found: Iterable[Judged], page: str) -> str:
@@ -107,7 +116,7 @@ def _summary(found: Iterable[Judged], page: str) -> str:
         ]
         for each in found
     ]
-    header = ["reproduction", "figure or table", "result", *(f"{verdict} (claims)" for verdict in VERDICTS.values())]
+    header = ["reproduction", "figure or table", "result", *(f"{verdict} (claims)" for verdict in VERDICTS)]
     return "\n".join([_row(header), _row(["---"] * len(header)), *map(_row, rows), ""])
 
 
@@ -121,5 +130,5 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _verdicts(claims: Iterable[Claim]) -> str:
-    rows = [[claim.text, VERDICTS[claim.holds], claim.evidence] for claim in claims]
+    rows = [[claim.text, claim.verdict, claim.evidence] for claim in claims]
     return _markdown(Table("Claims", ["claim", "verdict", "found"], rows))

@@ -113,7 +113,7 @@ class _Task(Generic[Job]):
 
 
 @dataclass(frozen=True)
-class _Answer(Generic[Outcome]):
+class Answer(Generic[Outcome]):
     """Answer of a worker: the value of its job, or the error."""
 
     value: Outcome | None = None
@@ -122,6 +122,7 @@ class _Answer(Generic[Outcome]):
     """Whether the process has ended without an answer; the error has the reason."""
 
     def outcome(self) -> Outcome | CoterieError:
+        """Return the value or the CoterieError; raise any other error."""
         if self.error is None:
             return self.value  # type: ignore[return-value]  # None only if Outcome allows None
         if isinstance(self.error, CoterieError):
@@ -154,12 +155,12 @@ class _Worker(Generic[Job, Outcome]):
         """Objects to wait for: one of them becomes ready when there is an answer or the process has ended."""
         return self._pipe, self._process.sentinel
 
-    def answer(self) -> _Answer[Outcome] | None:
+    def answer(self) -> Answer[Outcome] | None:
         """Return the answer to the task, or None while there is none."""
         ended = not self._process.is_alive()  # before the pipe is read: an answer may precede the end
         try:
             while self._pipe.poll():
-                message: _Answer[Outcome] | None = self._pipe.recv()
+                message: Answer[Outcome] | None = self._pipe.recv()
                 if message is not None:
                     return message
                 self._ready = True
@@ -182,7 +183,7 @@ class _Worker(Generic[Job, Outcome]):
         self._process.close()
         self._pipe.close()
 
-    def _answer_of_ended_process(self) -> _Answer[Outcome]:
+    def _answer_of_ended_process(self) -> Answer[Outcome]:
         self._process.join()
         code = self._process.exitcode or 0
         if code == UNGUARDED:
@@ -191,7 +192,7 @@ class _Worker(Generic[Job, Outcome]):
             raise RunError(f"a worker process ended with exit code {code} before it was ready: {GUARD}")
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         times = f" {self.task.killed + 1} times" if self.task.killed else ""
-        return _Answer(
+        return Answer(
             error=RunError(
                 f"its process {how}{times}, perhaps because memory ran out: run fewer jobs in parallel, then resume it"
             ),
@@ -229,14 +230,15 @@ def _serve(pipe: Connection, work: Callable[[Job], Outcome]) -> None:
         load_installed()
     pipe.send(None)  # ready
     while True:
-        pipe.send(_answered(work, pipe.recv()))
+        pipe.send(answered(work, pipe.recv()))
 
 
-def _answered(work: Callable[[Job], Outcome], job: Job) -> _Answer[Outcome]:
+def answered(work: Callable[[Job], Outcome], job: Job) -> Answer[Outcome]:
+    """Return the value of `work(job)`, or the error, in a form that can be sent to another process."""
     try:
-        return _Answer(work(job))
+        return Answer(work(job))
     except Exception as error:
-        return _Answer(error=from_system(error) or _portable(error))
+        return Answer(error=from_system(error) or _portable(error))
 
 
 def _portable(error: Exception) -> Exception:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import unknown_name
 from coterie.experiments.checkout import CHECKOUT, import_from_checkout
+from coterie.experiments.pools import chosen_pool
 from coterie.experiments.processes import leave_if_importing_main
 from coterie.experiments.reproducing import OnCell, OnProgress, open_cells, run_cells
 from coterie.experiments.reproduction import Cell, Claim, Paper, Reproduction, Table
@@ -70,6 +72,8 @@ def reproduce(
     seeds: int | None = None,
     only: str | None = None,
     jobs: int | None = None,
+    workers: str | None = None,
+    executor: Executor | None = None,
     out: str | Path = "runs/reproduce",
     results: str | Path = RESULTS,
     on_start: Callable[[Sequence[Cell]], None] = lambda cells: None,
@@ -83,7 +87,9 @@ def reproduce(
         quick: Whether to run a small version, which takes one or two minutes and stores nothing.
         seeds: Number of seeds (trials) of each cell; by default the number that `coterie reproduce` lists.
         only: Run only cells whose name contains this text.
-        jobs: Number of worker processes; by default one for each core.
+        jobs: Number of worker processes on this machine; by default one for each core.
+        workers: Workers that share the cells, as in `coterie.compare`.
+        executor: As in `coterie.compare`.
         out: Folder of the runs, from which interrupted cells are resumed.
         results: File to which finished cells are added; by default papers/reproductions.jsonl of the checkout.
         on_start: Function that is called with the cells that will be run.
@@ -102,6 +108,7 @@ def reproduce(
         >>> [claim.text for claim in findings.claims if claim.holds is False]  # doctest: +SKIP
     """
     leave_if_importing_main()
+    pool = chosen_pool(jobs, workers, executor)
     reproduction = find_reproduction(name)
     key = reproduction.kept_as
     seeds = seeds or (reproduction.quick_seeds if quick else reproduction.seeds)
@@ -109,6 +116,6 @@ def reproduce(
         folder, file = (Path(scratch), Path(scratch) / "results.jsonl") if quick else (Path(out) / key, Path(results))
         cells = open_cells(reproduction, read(file, key), seeds, quick, only)
         on_start(cells)
-        failed = run_cells(key, cells, folder, file, jobs, on_progress, on_cell)
+        failed = run_cells(key, cells, folder, file, pool, on_progress, on_cell)
         found = read(file, key)
     return Findings(reproduction.tables(found, quick), reproduction.claims(found, quick), failed)

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import ConfigError, CoterieError
-from coterie.experiments.processes import in_processes
+from coterie.experiments.checkout import code_version
+from coterie.experiments.pools import Pool, Processes
 from coterie.experiments.reproduction import Cell, Figures, Found, Reproduction
-from coterie.experiments.results import append
+from coterie.experiments.results import Measured, append
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """Function that measures a cell in a worker process and returns its figures and its duration in seconds."""
+    """Function that measures a cell in a worker process."""
 
     out: Path
 
-    def __call__(self, cell: Cell) -> tuple[Figures, float]:
-        started = time.perf_counter()
-        return cell.measure(folder_of(self.out, cell)), time.perf_counter() - started
+    def __call__(self, cell: Cell) -> Measured:
+        folder, started = folder_of(self.out, cell), time.perf_counter()
+        resumed = cell.done(folder) > 0
+        return Measured(cell.measure(folder), time.perf_counter() - started, resumed)
 
 
 OnProgress = Callable[[Cell, int], None]
@@ -57,23 +59,24 @@ def run_cells(
     cells: Sequence[Cell],
     out: Path,
     results: Path,
-    workers: int | None = None,
+    pool: Pool | None = None,
     on_progress: OnProgress = lambda cell, done: None,
     on_cell: OnCell = lambda cell, figures, seconds: None,
 ) -> list[str]:
     """Run or resume cells, append each finished cell to the results file, and return one line for each failure."""
     failed: list[str] = []
+    version = code_version()
 
     def watch(unfinished: Sequence[Cell]) -> None:
         for cell in unfinished:
             on_progress(cell, cell.done(folder_of(out, cell)))
 
-    for cell, outcome in in_processes(_Measure(out), cells, workers, watch):
+    # workers may have another current folder
+    for cell, outcome in (pool or Processes()).run(_Measure(out.absolute()), cells, watch, out):
         if isinstance(outcome, CoterieError):
             failed.append(f"{cell.name}, seed {cell.seed}: {outcome}")
             continue
-        figures, seconds = outcome
-        append(results, kept_as, cell, figures, seconds)
+        append(results, kept_as, cell, outcome, version)
         on_progress(cell, cell.work)
-        on_cell(cell, figures, seconds)
+        on_cell(cell, outcome.figures, outcome.seconds)
     return failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from coterie.core.dataset import FederatedDataset
 from coterie.data import scenario
@@ -115,6 +115,10 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
+Verdict = Literal["holds", "does not hold", "undecided", "not run"]
+"""Verdict on a claim; it is undecided if the figures differ by no more than two runs of the same method may."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim of a paper or an expected property, and whether the results confirm it."""
@@ -122,9 +126,20 @@ class Claim:
     text: str
     """The claim."""
     holds: bool | None
-    """Whether the claim holds; None if too few cells have been run."""
+    """Whether the figures agree with the claim; None if too few cells have been run."""
     evidence: str
     """Figures that the verdict is based on."""
+    decided: bool = True
+    """Whether the difference is larger than that between two runs of the same method."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict in words."""
+        if self.holds is None:
+            return "not run"
+        if not self.decided:
+            return "undecided"
+        return "holds" if self.holds else "does not hold"
 
 
 Found = Mapping[str, Mapping[int, Figures]]

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from coterie.errors import ConfigError
 from coterie.experiments.checkout import import_from_checkout
+from coterie.experiments.pools import Pool
 from coterie.experiments.processes import leave_if_importing_main
 from coterie.experiments.reproducing import OnCell, OnProgress, run_cells
 from coterie.experiments.reproduction import Cell, Figures, Found, Table
@@ -80,7 +81,7 @@ def run_scoreboard(
     methods: str | None = None,
     small: bool = False,
     again: bool = False,
-    workers: int | None = None,
+    pool: Pool | None = None,
     results: Path | None = None,
     on_start: Callable[[Sequence[Cell]], None] = lambda cells: None,
     on_progress: OnProgress = lambda cell, done: None,
@@ -96,7 +97,7 @@ def run_scoreboard(
         methods: Names of rows, separated by commas; by default all.
         small: Whether to run a small version, which takes about two minutes and stores nothing.
         again: Whether to run cells again that another version of the code has measured.
-        workers: Number of worker processes; by default one for each core.
+        pool: The worker processes; by default one for each core.
         results: File to which finished cells are added; by default that of the checkout.
         on_start: Function that is called with the cells that will be run.
         on_progress: Function that is called repeatedly with a cell and its finished work.
@@ -126,5 +127,5 @@ def run_scoreboard(
 
         missing = [cell for cell in cells if is_open(cell)]
         on_start(missing)
-        failed = run_cells(KEPT_AS, missing, Path(scratch), file, workers, on_progress, on_cell)
+        failed = run_cells(KEPT_AS, missing, Path(scratch), file, pool, on_progress, on_cell)
         return Scores(read(file, KEPT_AS), failed)

@@ -17,6 +17,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -33,13 +34,16 @@ from coterie.experiments.compare import (
     Job,
     Progress,
     check_data,
+    check_in_process,
     check_no_seed,
+    check_one_process_each,
     folder_path,
     is_list,
     run_jobs,
     run_or_resume,
     seed_list,
 )
+from coterie.experiments.pools import Pool, chosen_pool
 from coterie.experiments.processes import leave_if_importing_main
 from coterie.experiments.variants import Variant
 from coterie.files import write_json
@@ -189,6 +193,8 @@ def sweep(
     validation: float = SHARE,
     out: str | Path | None = None,
     learner: LearnerChoice | None = None,
+    workers: str | None = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> Sweep:
     """Run all combinations of the values in `over`, and rank them by the clients' validation samples.
@@ -204,6 +210,8 @@ def sweep(
         out: Folder for the runs. The same call with the same folder resumes an interrupted sweep. By default nothing is
             stored.
         learner: As in `fit`; a function is only allowed with a dataset.
+        workers: As in `compare`.
+        executor: As in `compare`.
         **options: Options that are the same for all runs, as in `fit`.
 
     Returns:
@@ -226,6 +234,7 @@ def sweep(
     if out is None:
         with tempfile.TemporaryDirectory() as place:
             again = {"over": over, "seeds": seeds, "validation": validation, "learner": learner, **options}
+            again |= {"workers": workers, "executor": executor}
             return sweep(data, method, out=Path(place) / "sweep", **again)
     folder = folder_path(out)
     seeds = seed_list(seeds)
@@ -233,9 +242,11 @@ def sweep(
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
             raise ConfigError("a user-defined learner needs a dataset, not the name of a scenario: pass scenario(...)")
+        pool = chosen_pool(None, workers, executor)
         fixed = options if learner is None else {**options, "learner": learner}
         plan_sweep(SweepPlan(data, variant.method, over, seeds, validation, fixed, settings=variant.settings), folder)
-        return rank_runs(folder, run_sweep(folder))
+        return rank_runs(folder, run_sweep(folder, pool))
+    check_in_process(workers, executor)
     plan = SweepPlan(data.name, variant.method, over, seeds, validation, options, data.fingerprint(), variant.settings)
     plan_sweep(plan, folder, data, learner)
     return rank_runs(folder, _run_here(folder, replace(data, test=None, newcomers=None), learner))
@@ -275,6 +286,7 @@ def _checked(plan: SweepPlan) -> SweepPlan:
     kind = plan.variant.kind
     if plan.data_sha256 == "":
         find_scenario(plan.scenario)
+    check_one_process_each(plan.options)
     if not isinstance(plan.over, Mapping):
         raise ConfigError(f"over must be a dict of lists, such as {{'lr': [0.1, 1]}}, got {shown(plan.over)}")
     if not plan.over:
@@ -329,14 +341,14 @@ def read_plan(folder: Path) -> SweepPlan:
         raise RunError(f"{folder / FILE} is damaged: run the sweep again in another folder") from None
 
 
-def run_sweep(folder: Path, workers: int | None = None, progress: Progress = lambda job, done: None) -> dict[str, str]:
+def run_sweep(folder: Path, pool: Pool | None = None, progress: Progress = lambda job, done: None) -> dict[str, str]:
     """Run or resume all runs of a sweep over a scenario; return the reasons of failures by name of the run."""
     plan = read_plan(folder)
     if plan.data_sha256:
         raise RunError(
             f"the sweep in {folder} uses a dataset of a Python script: resume it with the same call of coterie.sweep"
         )
-    return run_jobs(plan.all_jobs(folder), workers, progress)
+    return run_jobs(plan.all_jobs(folder), folder, pool, progress)
 
 
 def _run_here(folder: Path, data: FederatedDataset, learner: LearnerChoice | None) -> dict[str, str]:

@@ -49,7 +49,7 @@ class SentRequest:
     change_factor: float | None = None
     """Largest allowed ratio of the norm of a change to the median over all nodes."""
     only: Tensor | None = None
-    """(m, R) slots that the clients in `sizes` were sent, or `ALL`; None: every client was sent all slots."""
+    """Slots that the clients in `sizes` were sent, or `ALL`, (m, R); None: every client was sent all slots."""
 
     @property
     def most_bytes(self) -> int:

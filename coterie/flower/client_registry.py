@@ -218,8 +218,8 @@ class ClientRegistry:
         responds.
         """
         unreported, self._unreported = self._unreported, []
-        strangers = exchange.nodes() - self._hosted.keys() - self._refused
-        free = exchange.free(strangers) if strangers else set[int]()
+        new_nodes = exchange.nodes() - self._hosted.keys() - self._refused
+        free = exchange.free(new_nodes) if new_nodes else set[int]()
         if not free:
             return unreported
         onboarding = onboarding_content(OnboardingRequest(self.table, self.summaries))

@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from coterie.core.dataset import Profile
 from coterie.core.schema import ColumnNote, Schema
 from coterie.core.shard import ClientId, Positions
-from coterie.data.table import step_size
+from coterie.data.table import step_size, usual_learner
 from coterie.engines.remote import RemoteClients
 from coterie.errors import ConfigError, RunError
 from coterie.flower.admission import Admission, AllowList, Entries
@@ -181,10 +181,15 @@ def clients_of(
         TrainingError: if fewer nodes than `nodes` register clients in time.
 
     Example:
-        Inside the main function of a server app::
-
-            clients = clients_of(grid, nodes=3)
-            result = coterie.fit(clients, "ifca", clusters=2, out="/srv/runs/first")
+        >>> import coterie
+        >>> from coterie.flower.clients import clients_of
+        >>> from coterie.flower.in_process import InProcessGrid  # a server app receives its grid from Flower
+        >>> from coterie.flower.node import make_client_app
+        >>> data = coterie.scenario("mixed-regression", clients=6)
+        >>> grid = InProcessGrid({1: make_client_app(lambda context: data)})
+        >>> result = coterie.fit(clients_of(grid, nodes=1), "ifca", clusters=2, learner="linear", rounds=1)
+        >>> len(result.models)
+        2
     """
     admission = admission_of(allowed, schema, most_clients, most_samples)
     exchange = Exchange(grid, deadline)
@@ -199,7 +204,7 @@ def clients_of(
 
 def _table_facts(table: Schema, registry: ClientRegistry) -> dict[str, Any]:
     """Return the facts about clients with tables that `from_table` returns about local data."""
-    recommended: dict[str, object] = {"learner": "logistic" if table.classes else "linear:bias=true"}
+    recommended: dict[str, object] = {"learner": usual_learner(table)}
     lengths = registry.lengths
     if lengths is not None:
         length = lengths.overall if table.classes else lengths.largest

@@ -47,7 +47,7 @@ class FlowerFederation:
     history: CheckHistory = field(init=False)
     """Facts from the checks of earlier exchanges."""
     keep_from: Tensor = field(init=False)
-    """(m,) the first round whose state each client must keep, see `release`."""
+    """First round whose state each client must keep, see `release`, (m,)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.quorum <= 1:

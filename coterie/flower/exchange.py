@@ -2,8 +2,8 @@
 
 A message expires at the deadline (`ttl`), and a node that has not started to process it by then skips it. A node that
 has started is busy for an unknown time: a SuperLink deletes an expired message whatever the node does. So a node that
-has missed a deadline only receives a cheap request, the task `hello`, and takes part again in the first exchange after
-it has answered that one.
+has missed a deadline only receives a cheap request, the task `list-clients`, and takes part again in the first exchange
+after it has answered that one.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from coterie.core.messages import Broadcast
 from coterie.core.schema import Schema
 from coterie.core.shard import ClientId, Positions
 from coterie.errors import ConfigError, CoterieError, TrainingError
+from coterie.files import read_tensors
 from coterie.flower.guard import FAILED, Guard
 from coterie.flower.limits import Limits, RefusedError
 from coterie.flower.plugins import load_plugins
@@ -57,7 +58,6 @@ from coterie.flower.wire import (
 from coterie.learners import LearnerChoice, make_learner, no_files
 from coterie.learners.base import Learner
 from coterie.plugins.loading import load_installed
-from coterie.training.runs.files import read_tensors
 
 LOG = logging.getLogger("flwr")
 """Flower's logger; its messages stay at the node."""

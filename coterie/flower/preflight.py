@@ -23,12 +23,12 @@ from coterie.core.shard import ClientId, Positions
 from coterie.core.task import Task
 from coterie.engines.remote import RemoteClients
 from coterie.errors import CoterieError
+from coterie.files import read_tensors
 from coterie.learners import make_learner
 from coterie.methods.settings import RunSettings
 from coterie.options import AUTO
 from coterie.tiers.composition import Tiers
 from coterie.training.planning import MethodChoice, check_before_diagnosis, prepare
-from coterie.training.runs.files import read_tensors
 
 PROFILES = (
     Profile((3, 64, 64), 10),

@@ -58,6 +58,8 @@ class DataSchema:
         columns = [plain_column(column) for column in schema.columns]
         # the replacement of missing values is a mean, and only matters if values are missing
         fills = [column.pop("fill", None) for column in columns]
+        for column in columns:
+            column.pop("values", None)  # only later rows are compared with them
         unscaled = set(schema.scales) == {(0.0, 1.0)} and not any(column.indicator for column in schema.columns)
         return replace(
             found,

@@ -24,8 +24,8 @@ from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Params
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
-from coterie.files import write_atomically
-from coterie.training.runs.files import read_tensors, tensor_bytes
+from coterie.files import read_tensors, write_atomically
+from coterie.training.runs.files import tensor_bytes
 
 SUFFIX = ".safetensors"
 

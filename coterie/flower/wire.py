@@ -5,7 +5,7 @@
     RecordDict
       "arrays"  ArrayRecord   "params/weight", "slotted/clusters/change/weight", ... as numpy writes them
                               "small": all arrays of a few kB together, the bytes of a safetensors file
-      "config"  ConfigRecord  "format": 6, "task": the task's name, "header": the rest as one JSON text
+      "config"  ConfigRecord  "format": 7, "task": the task's name, "header": the rest as one JSON text
 
 The names of arrays and the header are those of `core/messages.py`. Every message has Flower's type `train`, which is
 the only one that mods see; the name of the task is in the config.
@@ -60,9 +60,9 @@ from coterie.flower.untrusted import (
     shown,
 )
 
-FORMAT = 6
+FORMAT = 7
 """Version of the message format, which must be the same on nodes and server."""
-ONBOARDING = "hello"
+ONBOARDING = "list-clients"
 """Name of the task that asks a node for its clients; it is the only task that is not for clients."""
 ARRAYS, CONFIG = "arrays", "config"
 """Names of the two records of a message."""

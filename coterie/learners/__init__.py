@@ -90,17 +90,23 @@ def register_learner(name: str) -> Callable[[Network], Network]:
     Args:
         name: Name of the learner. A registered name can be reused only by a function with the same qualified name.
 
+    Returns:
+        A decorator that returns the function itself.
+
     Raises:
         ConfigError: if the name is already registered.
 
     Example:
         >>> from torch import nn
+        >>> import coterie
         >>> from coterie.learners import register_learner
         >>> @register_learner("tiny")
         ... def tiny(profile, *, hidden: int = 8):
-        ...     head = nn.Linear(hidden, profile.classes)
-        ...     return nn.Sequential(nn.Linear(*profile.features, hidden), nn.ReLU(), head)
-        >>> coterie.fit(data, learner="tiny:hidden=4")  # doctest: +SKIP
+        ...     return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, profile.classes))
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, "fedavg", learner="tiny:hidden=4", rounds=1)
+        >>> result.models[0]["1.weight"].shape
+        (4, 64)
     """
 
     def decorate(network: Network) -> Network:
@@ -135,6 +141,13 @@ def no_files(source: str) -> Mapping[str, Tensor]:
 
     Raises:
         ConfigError: always.
+
+    Example:
+        >>> from coterie.learners import no_files
+        >>> no_files("weights.safetensors")
+        Traceback (most recent call last):
+        ...
+        coterie.errors.ConfigError: weights weights.safetensors: no file can be read here, ...
     """
     raise ConfigError(f"weights {source}: no file can be read here, pass a function that reads it to make_learner")
 

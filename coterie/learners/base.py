@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,13 @@ class Learner(Protocol):
 
     Models are dictionaries of named tensors with leading batch axes. Shapes: B clients in a block, n samples of its
     largest client, L models that each client trains, S models of the server.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.learners import make_learner
+        >>> learner = make_learner("mlp:hidden=8", coterie.scenario("rotated-digits", clients=4).profile)
+        >>> learner.spec, learner.classes
+        ('mlp:hidden=8,l2=0.0', 10)
     """
 
     @property
@@ -144,6 +151,16 @@ class HasFeatures(Learner, Protocol):
 
     def features(self, theta: Params, x: Tensor) -> Tensor:
         """Return the inputs of the head, (B, n, d), for model b on the samples of client b; see `outputs`."""
+        ...
+
+
+@runtime_checkable
+class CountsProducts(Protocol):
+    """A learner that may need much more work for a sample than reading its features."""
+
+    @property
+    def products(self) -> int:
+        """Number of multiplications of a forward pass for one sample."""
         ...
 
 

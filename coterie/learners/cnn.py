@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor, nn
 
+from coterie.core.blocks import Block
+from coterie.core.clusters import Params, rows_of
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
-from coterie.learners.module import ModuleWithHead, module_with_head
+from coterie.learners.contribution import Scored
+from coterie.learners.descent import BatchPlan, Descent, descend_by_steps, each_track, group_by_group
+from coterie.learners.heads import Heads, Top
+from coterie.learners.local_training import LocalTraining
+from coterie.learners.module import ModuleWithHead, fields_of, module_with_head
 from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
+from coterie.learners.networks.small_cnn import (
+    body_gradient,
+    gradient_of_all,
+    hidden_values,
+    outputs_of_all,
+    plain_gradient,
+)
+
+ACTIVATION_BYTES = 8 << 20
+"""Maximum size of the activations of images that are processed together."""
 
 
 class SmallCNN(nn.Module):
@@ -77,6 +96,94 @@ def _initialize_for_relu(*layers: nn.Module) -> None:
 KERNELS = {3: SmallCNN, 2: PatchCNN}
 
 
+@dataclass(frozen=True)
+class CNN(ModuleWithHead):
+    """Learner for `SmallCNN`, without autograd and for several clients at once."""
+
+    channels: int
+    """Channels of the first convolution."""
+
+    def _route(self, block: Block, training: LocalTraining) -> tuple[str, int]:
+        return "by-hand", self._together(block, training)
+
+    def _together(self, block: Block, training: LocalTraining) -> int:
+        """Return the number of clients that are trained together."""
+        width = block.y.shape[1]
+        samples = width if training.full_batch_steps is not None else training.batch_size_for(width)
+        return max(1, self._images_at_once(block.x) // samples)
+
+    def _images_at_once(self, x: Tensor) -> int:
+        """Return the number of images whose activations stay in the cache."""
+        return max(1, ACTIVATION_BYTES // (2 * self.channels * x.shape[-1] * x.shape[-2] * x.element_size()))
+
+    def features(self, theta: Params, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and any(p.requires_grad for p in theta.values()):
+            return super().features(theta, x)
+        at_once = self._images_at_once(x)
+        clients, samples = max(1, at_once // x.shape[1]), min(at_once, x.shape[1])
+        return torch.cat(
+            [
+                torch.cat(
+                    [hidden_values(rows_of(theta, rows), some) for some in torch.split(x[rows], samples, dim=1)], dim=1
+                )
+                for rows in (slice(first, first + clients) for first in range(0, len(x), clients))
+            ]
+        )
+
+    def outputs(self, theta: Params, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and any(p.requires_grad for p in theta.values()):
+            return super().outputs(theta, x)
+        weight, bias = theta["fc2.weight"].transpose(1, 2), theta["fc2.bias"][:, None]
+        return self._shaped(torch.baddbmm(bias, self.features(theta, x), weight))
+
+    def score(self, models: Params, block: Block) -> Scored:
+        parts = torch.split(block.x.flatten(0, 1), self._images_at_once(block.x))
+        pieces = [outputs_of_all(models, images) for images in parts]
+        outputs = self._shaped(torch.cat(pieces, dim=1))
+        losses = self.loss(outputs, block.y.flatten().expand(outputs.shape[:2]))
+        return Scored(losses.T.reshape(*block.y.shape, -1))
+
+    def _descent(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Descent:
+        def descend(rows: slice, part: Block) -> Descent:
+            gradient_of = plain_gradient(self.classes)
+            centre = None if towards is None else rows_of(towards, rows)
+            return each_track(
+                lambda one, to: descend_by_steps(gradient_of, one, part, training, lr, to), rows_of(theta, rows), centre
+            )
+
+        return group_by_group(descend, block, self._together(block, training))
+
+    def descend_body(
+        self,
+        body: Params,
+        heads: Heads,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        planned: BatchPlan | None = None,
+    ) -> Params:
+        """Return the change of the body, computed without autograd."""
+
+        def descend(rows: slice, part: Block) -> Descent:
+            gradient_of = body_gradient(Top.of(heads.rows(rows), self.classes))
+            return descend_by_steps(gradient_of, rows_of(body, rows), part, training, lr)
+
+        return group_by_group(descend, block, self._together(block, training)).change
+
+    def descend_all(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None
+    ) -> Params:
+        """Return the change of body and heads by steps on both together, computed without autograd."""
+
+        def descend(rows: slice, part: Block) -> Descent:
+            centre = None if towards is None else rows_of(towards, rows)
+            return descend_by_steps(gradient_of_all(self.classes), rows_of(theta, rows), part, training, lr, centre)
+
+        return group_by_group(descend, block, self._together(block, training)).change
+
+
 def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 3) -> ModuleWithHead:
     """Two convolutions and two fully connected layers, for images (H, W) or (channels, H, W) of at least 4x4 pixels.
 
@@ -91,9 +198,10 @@ def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 
     outputs = profile.classes or 1
     pooled = 2 * channels * (height // 4) * (width // 4)
     check_size("cnn", kernel**2 * channels * (inputs + 2 * channels) + hidden * (pooled + outputs))
-    return module_with_head(
+    built = module_with_head(
         profile,
         lambda: KERNELS[kernel](inputs, height, width, channels, hidden, outputs),
         spec=f"cnn:channels={channels},hidden={hidden}" + ("" if kernel == 3 else f",kernel={kernel}"),
         head="fc2",
     )
+    return CNN(**fields_of(built), head=built.head, channels=channels) if kernel == 3 else built

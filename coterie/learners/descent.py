@@ -273,14 +273,26 @@ def each_track(
     return Descent(change, _stacked(losses) if losses else None)
 
 
-def one_by_one(descend: Callable[[slice, Block], Descent], block: Block) -> Descent:
-    """Train the clients of a block one after the other, without padding, to save memory for activations.
+def groups_of(block: Block, size: int) -> list[slice]:
+    """Return the rows of groups of clients of a block that are trained one after the other.
+
+    Args:
+        block: Samples of the clients.
+        size: Maximum number of clients of a group.
+    """
+    clients = len(block.positions)
+    return [slice(first, min(first + size, clients)) for first in range(0, clients, size)]
+
+
+def group_by_group(descend: Callable[[slice, Block], Descent], block: Block, size: int = 1) -> Descent:
+    """Train groups of clients of a block one after the other, to save memory for activations and padding.
 
     Args:
         descend: Function that trains the clients at these rows of the block.
         block: Samples of the clients.
+        size: Maximum number of clients of a group.
     """
-    done = [descend(slice(b, b + 1), block.alone(b)) for b in range(len(block.positions))]
+    done = [descend(rows, block.part(rows)) for rows in groups_of(block, size)]
     losses = [one.loss for one in done if one.loss is not None]
     change = {name: torch.cat([one.change[name] for one in done]) for name in done[0].change}
     return Descent(change, torch.cat(losses) if losses else None)

@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, rows_of
 from coterie.learners.base import HasFeatures
-from coterie.learners.descent import Batch, BatchPlan, Descent, batches, descend_by_autograd, one_by_one
+from coterie.learners.descent import Batch, BatchPlan, Descent, batches, descend_by_autograd, group_by_group
 from coterie.learners.local_training import LocalTraining
 
 
@@ -54,6 +54,25 @@ class StepsBody(Protocol):
 
         Returns:
             The change, {name: (B, ...)}, or None if the training is not supported.
+        """
+        ...
+
+
+@runtime_checkable
+class StepsTogether(Protocol):
+    """A learner that can train its body and the heads together faster than by autograd."""
+
+    def descend_all(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None
+    ) -> Params:
+        """Return the change of each client's body and heads by gradient steps on both together.
+
+        Args:
+            theta: Parameters of the body, {name: (B, ...)}, and of the heads, {name: (B, K, ...)}.
+            block: Samples of the clients; `block.shares` is the weight of each sample for each head.
+            training: Local training.
+            lr: Learning rate of the round.
+            towards: Centre of the proximal term of the heads; None: no proximal term.
         """
         ...
 
@@ -292,7 +311,11 @@ def descend_together(
         own_centre = rows_of(centre, rows) if centre else None
         return descend_by_autograd(objective, rows_of(body | named, rows), part, training, lr, own_centre)
 
-    change = _descended(learner, descend, for_heads(block, gamma)).change
+    part = for_heads(block, gamma)
+    if isinstance(learner, StepsTogether):
+        change = learner.descend_all(body | named, part, training, lr, centre or None)
+    else:
+        change = _descended(learner, descend, part).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))
 
 
@@ -305,4 +328,4 @@ def _mixed_loss(learner: WithFeatures, theta: Params, heads: Heads, batch: Batch
 
 
 def _descended(learner: WithFeatures, descend: Callable[[slice, Block], Descent], block: Block) -> Descent:
-    return one_by_one(descend, block) if learner.one_by_one else descend(slice(None), block)
+    return group_by_group(descend, block) if learner.one_by_one else descend(slice(None), block)

@@ -25,6 +25,7 @@ from coterie.learners.export_modules import LinearModule
 from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.losses import squared
 from coterie.learners.minimum import Glm
+from coterie.learners.one_pass import MOST_MODELS, RoundResult, RoundWork, run_round, stored_matrices
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Linear:
     """Scale of random initial models."""
     draw: str = "normal"
     """Distribution of random initial models: N(0, I/p) (`normal`), or independent zeros and ones (`zero-one`)."""
+    center: float = 0.0
+    """Bias of initial models."""
 
     classes: int | None = None
     dtype: torch.dtype = torch.float64
@@ -50,7 +53,8 @@ class Linear:
     @property
     def spec(self) -> str:
         form = f"bias={self.bias},degree={self.degree},half={self.half}".lower()
-        return f"linear:{form},scale={self.scale!r},start={self.draw}"
+        center = f",center={self.center!r}" if self.center else ""
+        return f"linear:{form},scale={self.scale!r},start={self.draw}{center}"
 
     @property
     def usual_training(self) -> LocalTraining:
@@ -69,7 +73,7 @@ class Linear:
         terms = self.coefficients - self.bias
         rows = [self._drawn(generator(key), terms) * self.scale for key in keys]
         params = {"weight": torch.from_numpy(np.stack(rows)).to(dtype)}
-        return params | {"bias": torch.zeros(len(keys), dtype=dtype)} if self.bias else params
+        return params | {"bias": torch.full((len(keys),), self.center, dtype=dtype)} if self.bias else params
 
     def _drawn(self, random: np.random.Generator, terms: int) -> np.ndarray:
         if self.draw == "zero-one":
@@ -162,6 +166,26 @@ class Linear:
             if bool(total.sum().isfinite()):  # otherwise find the clients whose change is not finite
                 return Contribution(self.named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
         return weigh(self.named(_change(block, phi, residual, rates, pull, training)), rows, mass, count, "closed-form")
+
+    def one_pass_pays(self, training: LocalTraining, models: Params) -> bool:
+        """Return whether a round that reads the samples once is possible, and faster than matrix products."""
+        plain = type(self) is Linear and self.degree == 1  # a subclass may have another loss
+        explicit = _in_closed_form(training) and not training.implicit
+        return plain and explicit and len(models["weight"]) <= MOST_MODELS
+
+    def one_pass(self, work: RoundWork) -> RoundResult:
+        """Return the result of a round that reads the samples once."""
+        from coterie.learners import one_pass_kernels as kernels
+
+        steps, y = work.training.full_batch_steps or 1, work.shard.y.numpy()
+        settings = (int(self.bias), work.lr * (1 if self.half else 2), 0.5 if self.half else 1.0)
+        if steps == 1:
+            return run_round(kernels.linear_step, work, y, *settings)
+        further = (1 - work.lr * work.training.prox, steps)
+        stored = stored_matrices(work, self.bias)
+        if stored is None:
+            return run_round(kernels.linear_steps_by_passes, work, y, *settings, *further)
+        return run_round(kernels.linear_steps_by_matrix, work, y, *settings, *further, stored.values, stored.offsets)
 
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
         """Return the predictions of the models that each client trains, (B, R, n)."""
@@ -284,18 +308,21 @@ def linear(
     half: bool = True,
     scale: float = 1.0,
     start: str = "normal",
+    center: float = 0.0,
 ) -> Linear:
     """Least squares on the raw features, or on all their monomials up to `degree`.
 
-    The distribution of initial models, `start`, is normal or zero-one, multiplied by `scale`.
+    The distribution of initial models, `start`, is normal or zero-one, multiplied by `scale`; their bias is `center`.
     """
     if degree < 1:
         raise ConfigError(f"linear: degree must be at least 1, got {degree}")
     if not 0 <= scale < np.inf:
         raise ConfigError(f"linear: scale must be a finite number of at least 0, got {scale}")
+    if not np.isfinite(center) or (center and not bias):
+        raise ConfigError(f"linear: center must be a finite number, and needs bias=true, got {center}")
     if start not in ("normal", "zero-one"):
         raise unknown_name("start of learner linear", start, ("normal", "zero-one"))
     if profile.classes is not None:
         raise ConfigError("linear predicts numbers but the labels are classes: use logistic, or pass float targets")
     width = int(np.prod(profile.features))
-    return Linear(width, bias=bias, degree=degree, half=half, scale=scale, draw=start)
+    return Linear(width, bias=bias, degree=degree, half=half, scale=scale, draw=start, center=center)

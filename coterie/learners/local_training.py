@@ -42,6 +42,12 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
 
     Raises:
         ConfigError: if a value is out of range or unknown.
+
+    Example:
+        >>> from coterie.methods import IFCA
+        >>> from coterie.learners import FullBatch
+        >>> IFCA(clusters=4, local=FullBatch(steps=5, lr=0.1)).local.steps
+        5
     """
 
     lr: float | Auto = AUTO
@@ -296,6 +302,11 @@ class AutoTraining(LocalTraining):
 
     Raises:
         ConfigError: if a value is out of range or unknown.
+
+    Example:
+        >>> from coterie.learners import AutoTraining
+        >>> AutoTraining(batch_size=20).batch_size
+        20
     """
 
     epochs: int | None = None
@@ -405,6 +416,11 @@ class ProximalStep(_WithoutGradientSteps):
 
     Raises:
         ConfigError: if a value is out of range, or a setting of gradient steps is given.
+
+    Example:
+        >>> from coterie.learners import ProximalStep
+        >>> ProximalStep(lr=0.5).implicit
+        True
     """
 
     implicit: ClassVar[bool] = True
@@ -423,6 +439,11 @@ class PooledHeads(_WithoutGradientSteps):
 
     Raises:
         ConfigError: if a value is out of range, or a setting of gradient steps is given.
+
+    Example:
+        >>> from coterie.learners import PooledHeads
+        >>> PooledHeads(lr=0.1).pools_heads
+        True
     """
 
     pools_heads: ClassVar[bool] = True

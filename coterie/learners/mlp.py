@@ -28,6 +28,7 @@ from coterie.learners.perceptron import (
     gradients_by_hand,
     gram_pays,
 )
+from coterie.learners.products import multiply
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class MLP(Network):
             params[f"layer{index}.weight"] = random.uniform(-bound, bound, (outside, inside))
             params[f"layer{index}.bias"] = random.uniform(-bound, bound, outside)
         return params
+
+    @property
+    def products(self) -> int:
+        """Number of multiplications of a forward pass for one sample."""
+        return sum(inside * outside for inside, outside in pairwise(self.widths))
 
     @property
     def head(self) -> str:
@@ -80,10 +86,15 @@ class MLP(Network):
     def score(self, models: Params, block: Block) -> Scored:
         """Return the losses of all models; the memo contains the pre-activations of the first layer, (B, n, S, h).
 
-        The first layers of all models are computed in one product.
+        The first layers of all models are computed in one product. If all models have the same body, its features are
+        computed once, and there is no memo.
         """
+        if len(models[f"{self.head}.bias"]) > 1 and all(
+            p.stride(0) == 0 for name, p in models.items() if not name.startswith(f"{self.head}.")
+        ):
+            return self._score_heads(models, block)
         weight, bias = models["layer0.weight"], models["layer0.bias"]
-        flat = torch.addmm(bias.flatten(), block.x.flatten(2).flatten(0, 1), weight.flatten(0, 1).T)
+        flat = multiply(block.x.flatten(2).flatten(0, 1), weight.flatten(0, 1), bias.flatten())
         first = flat.reshape(len(flat), *bias.shape)  # (B n, S, h)
         labels = block.y.flatten()[None]
         columns = []
@@ -92,6 +103,15 @@ class MLP(Network):
             columns.append(self.loss(self._above(theta, first[None, :, row]), labels)[0])
         losses = torch.stack(columns, dim=-1).reshape(*block.y.shape, -1)
         return Scored(losses, first.reshape(*block.y.shape, *bias.shape))
+
+    def _score_heads(self, models: Params, block: Block) -> Scored:
+        """Return the losses of models with the same body."""
+        z = self.features({name: p[:1] for name, p in models.items()}, block.x.flatten(0, 1)[None])
+        weight, bias = models[f"{self.head}.weight"], models[f"{self.head}.bias"]
+        flat = torch.addmm(bias.flatten(), z[0], weight.flatten(0, 1).T).reshape(-1, *bias.shape).transpose(0, 1)
+        outputs = flat.squeeze(-1) if self.classes is None else flat
+        losses = self.loss(outputs, block.y.flatten().expand(outputs.shape[:2]))
+        return Scored(losses.T.reshape(*block.y.shape, -1))
 
     def descend(
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params, rows_of, take_rows
+from coterie.core.clusters import Params, is_shared, rows_of, take_rows
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Descent, one_by_one
+from coterie.learners.descent import Descent, group_by_group, groups_of
 from coterie.learners.find_head import find_head, without
 from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import PlainNetwork
@@ -43,6 +43,8 @@ class ModuleLearner(PlainNetwork):
     """Function that returns a module with random initial parameters."""
     module: nn.Module
     """A module from the factory."""
+    sample: tuple[int, ...]
+    """Shape of one sample."""
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         drawn = []
@@ -100,9 +102,14 @@ class ModuleLearner(PlainNetwork):
         layers = ((n, part) for n, part in self.module.named_modules() if isinstance(part, nn.modules.conv._ConvNd))
         return {f"{layer}.{n}" if layer else n for layer, part in layers for n, _ in part.named_parameters()}
 
+    @cached_property
+    def products(self) -> int:
+        """Number of multiplications in fully connected layers and convolutions of a forward pass for one sample."""
+        return count_products(self.module, self.sample)
+
     def score(self, models: Params, block: Block) -> Scored:
         """Return the losses of all models; layers with common parameters, such as a shared body, are computed once."""
-        common = {name: p[0] for name, p in models.items() if bool((p == p[:1]).all())}
+        common = {name: p[0] for name, p in models.items() if is_shared(p)}
         own = {name: p for name, p in models.items() if name not in common}
         if not common or not own or self.convolutions & own.keys():
             return super().score(models, block)
@@ -111,10 +118,6 @@ class ModuleLearner(PlainNetwork):
         outputs = self._shaped(run(own, block.x.flatten(0, 1)))
         losses = self.loss(outputs, block.y.flatten().expand(outputs.shape[:2]))
         return Scored(losses.T.reshape(*block.y.shape, -1))
-
-    @property
-    def _path(self) -> str:
-        return "one-by-one" if self.one_by_one else super()._path
 
     def _descent(
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
@@ -126,7 +129,7 @@ class ModuleLearner(PlainNetwork):
         def descend(row: slice, one: Block) -> Descent:
             return descent(rows_of(theta, row), one, training, lr, towards and rows_of(towards, row))
 
-        return one_by_one(descend, block)
+        return group_by_group(descend, block)
 
     def contribute(
         self,
@@ -138,21 +141,27 @@ class ModuleLearner(PlainNetwork):
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """Return the sums; for modules with convolutions, the change of each client is added before the next one."""
+        """Return the sums; with convolutions, changes of some clients are added before the next ones are trained."""
         if not self.one_by_one:
             return super().contribute(models, rows, block, training, lr, mass, memo)
         sums = {name: torch.zeros_like(p) for name, p in models.items()}
-        restarts, path = torch.arange(rows.shape[1]), training.path(self._path)
-        given = []
-        for b, own in enumerate(rows):
-            done = self._descent(take_rows(models, own[None]), block.alone(b), training, lr)
-            one = weigh(done.change, restarts[None], mass[b : b + 1], len(restarts), path, done.loss)
+        name, size = self._route(block, training)
+        path, given = training.path(name), []
+        for some in groups_of(block, size):
+            own = rows[some]
+            done = self._descent(take_rows(models, own), block.part(some), training, lr)
+            each = torch.arange(own.numel()).reshape(own.shape)
+            one = weigh(done.change, each, mass[some], own.numel(), path, done.loss)
             for name, total in sums.items():
-                total.index_add_(0, own.to(total.device), one.sums[name])
+                total.index_add_(0, own.flatten().to(total.device), one.sums[name])
             given.append((one.finite, one.loss))
         losses = [loss for _, loss in given if loss is not None]
         finite = torch.cat([finite for finite, _ in given])
         return Contribution(sums, finite, path, torch.cat(losses) if losses else None)
+
+    def _route(self, block: Block, training: LocalTraining) -> tuple[str, int]:
+        """Return the computation path of a module with convolutions, and how many clients it trains together."""
+        return "one-by-one", 1
 
 
 @dataclass(frozen=True)
@@ -175,9 +184,6 @@ class ModuleWithHead(ModuleLearner):
 class UserModule(ModuleLearner):
     """Learner for the module of a user, whose head is searched on first use, since most runs do not need it."""
 
-    sample: tuple[int, ...]
-    """Shape of one sample."""
-
     @cached_property
     def head(self) -> str | None:
         """Name of the head, or None if the module has none."""
@@ -189,7 +195,7 @@ class UserModule(ModuleLearner):
     @cached_property
     def _with_head(self) -> ModuleWithHead:
         assert self.head is not None, "the plan of a run checks that there is a head"
-        return ModuleWithHead(**_fields(self), head=self.head)
+        return ModuleWithHead(**fields_of(self), head=self.head)
 
 
 Call = Callable[[Params, Tensor], Tensor]
@@ -218,6 +224,29 @@ def _has_tied_weights(built: nn.Module) -> bool:
     """Return whether the same parameter or buffer has several names."""
     named = [each for kind in (built.named_parameters, built.named_buffers) for each in kind(remove_duplicate=False)]
     return len({id(value) for _, value in named}) < len(named)
+
+
+def count_products(built: nn.Module, sample: tuple[int, ...]) -> int:
+    """Return the number of multiplications in fully connected layers and convolutions for one sample.
+
+    Args:
+        built: The module, which is not changed.
+        sample: Shape of the sample.
+    """
+    counts: list[int] = []
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        counts.append(output.numel() * weight[0].numel())
+
+    watched = deepcopy(built).eval()
+    for layer in watched.modules():
+        if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        watched(torch.zeros((1, *sample)).to(next(watched.parameters())))
+    return sum(counts)
 
 
 def in_pieces(call: Call, dim: int = 0) -> Call:
@@ -267,20 +296,28 @@ def module(profile: Profile, factory: Factory, spec: str = "module") -> ModuleLe
         raise ConfigError(f"the learner factory returned {type(built).__name__}: return a torch.nn.Module")
     _check_layers(built)
     _check_output(built, profile)
-    return ModuleLearner(classes=profile.classes, spec=spec, dtype=torch.float32, l2=0.0, factory=factory, module=built)
+    return ModuleLearner(
+        classes=profile.classes,
+        spec=spec,
+        dtype=torch.float32,
+        l2=0.0,
+        factory=factory,
+        module=built,
+        sample=profile.features,
+    )
 
 
 def module_with_head(profile: Profile, factory: Factory, spec: str, head: str) -> ModuleWithHead:
     """Return a learner for modules whose last, fully connected layer is called `head`."""
-    return ModuleWithHead(**_fields(module(profile, factory, spec)), head=head)
+    return ModuleWithHead(**fields_of(module(profile, factory, spec)), head=head)
 
 
 def user_module(profile: Profile, factory: Factory, spec: str) -> UserModule:
     """Return a learner for modules of a user."""
-    return UserModule(**_fields(module(profile, factory, spec)), sample=profile.features)
+    return UserModule(**fields_of(module(profile, factory, spec)))
 
 
-def _fields(learner: ModuleLearner) -> dict[str, Any]:
+def fields_of(learner: ModuleLearner) -> dict[str, Any]:
     """Return the fields that all learners of modules have."""
     return {field.name: getattr(learner, field.name) for field in fields(ModuleLearner)}
 

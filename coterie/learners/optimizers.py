@@ -36,7 +36,14 @@ OptimizerState = dict[str, ParameterState]
 
 @dataclass(frozen=True)
 class Optimizer(Registered, ABC, family="optimizer"):
-    """Base class of local optimizers."""
+    """Base class of local optimizers.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.learners import Optimizer
+        >>> from_text(Optimizer, "sgd:momentum=0.9").momentum
+        0.9
+    """
 
     @property
     @abstractmethod
@@ -208,6 +215,11 @@ class Adam(_AdaptiveMoments):
 
     Raises:
         ConfigError: if a value is out of range.
+
+    Example:
+        >>> from coterie.learners import Adam, MiniBatch
+        >>> MiniBatch(batch_size=32, optimizer=Adam(), lr=0.001).optimizer.beta1
+        0.9
     """
 
     def _decay(self, parameter: Tensor, gradient: Tensor, lr: float) -> Tensor:
@@ -227,6 +239,11 @@ class AdamW(_AdaptiveMoments):
 
     Raises:
         ConfigError: if a value is out of range.
+
+    Example:
+        >>> from coterie.learners import AdamW, MiniBatch
+        >>> MiniBatch(batch_size=32, optimizer=AdamW(weight_decay=0.05), lr=0.001).optimizer.weight_decay
+        0.05
     """
 
     weight_decay: float = 0.01

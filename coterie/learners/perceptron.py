@@ -24,6 +24,7 @@ from coterie.learners.contribution import Contribution, all_finite, weigh
 from coterie.learners.descent import Batch, BatchPlan, Descent, RunningLoss, batches
 from coterie.learners.heads import Heads, Top
 from coterie.learners.local_training import LocalTraining
+from coterie.learners.products import multiply, multiply_each, subtract_products_
 
 
 def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
@@ -43,18 +44,17 @@ def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
 def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: float, classes: int | None) -> Descent:
     """Return the result of steps of plain SGD with each client's model, {name: (B, ...)}."""
     first, bias = theta["layer0.weight"].clone(), theta["layer0.bias"].clone()
-    first_turned, bias_row = first.transpose(1, 2), bias[:, None]
     layers = _Upper.copied(theta)
     running = RunningLoss(training)
     for batch in batches(block, training):
         x = batch.x.flatten(2)
-        z = torch.baddbmm(bias_row, x, first_turned)
-        target = _target(layers.outputs, batch.y, batch.share, classes)
+        z = multiply_each(x, first, bias)
+        target = targets(layers.outputs, batch.y, batch.share, classes)
         gradient, fit = _step(layers, z, target, batch.share[:, None], lr, classes)
-        first.baddbmm_(gradient.transpose(1, 2), x, alpha=-lr)
+        subtract_products_(first, gradient, x, lr)
         bias.sub_(gradient.sum(dim=1), alpha=lr)
         if running.wanted:
-            running.add(_mean_loss(fit, target, batch.share, classes), batch)
+            running.add(mean_loss(fit, target, batch.share, classes), batch)
     change = {"layer0.weight": first.sub_(theta["layer0.weight"]), "layer0.bias": bias.sub_(theta["layer0.bias"])}
     return Descent(change | layers.change(theta), running.mean())
 
@@ -65,22 +65,20 @@ def gradients_by_hand(theta: Params, batch: Batch, classes: int | None, l2: floa
     weights = [theta[f"layer{i}.weight"] for i in range(last + 1)]
     active = [batch.x.flatten(2)]
     for i in range(last):
-        active.append(
-            torch.relu(torch.baddbmm(theta[f"layer{i}.bias"][:, None], active[-1], weights[i].transpose(1, 2)))
-        )
+        active.append(torch.relu(multiply_each(active[-1], weights[i], theta[f"layer{i}.bias"])))
     out = torch.baddbmm(theta[f"layer{last}.bias"][..., None], weights[last], active[last].transpose(1, 2))
-    target = _target(out.shape[1], batch.y, batch.share, classes)
-    delta, fit = _output_gradient(out, target, batch.share[:, None], classes)  # (B, C, n)
+    target = targets(out.shape[1], batch.y, batch.share, classes)
+    delta, fit = output_gradient(out, target, batch.share[:, None], classes)  # (B, C, n)
     gradient = {}
     for i in range(last, -1, -1):
-        gradient[f"layer{i}.weight"] = torch.bmm(delta, active[i])
+        gradient[f"layer{i}.weight"] = multiply_each(delta, active[i].transpose(1, 2))
         gradient[f"layer{i}.bias"] = delta.sum(dim=2)
         if l2:
             gradient[f"layer{i}.weight"].add_(weights[i], alpha=l2)
         if i:
             back = torch.bmm(delta.transpose(1, 2), weights[i])
             delta = torch.ops.aten.threshold_backward(back, active[i], 0).transpose(1, 2)
-    return gradient, _mean_loss(fit, target, batch.share, classes)
+    return gradient, mean_loss(fit, target, batch.share, classes)
 
 
 def descend_body_by_hand(
@@ -117,13 +115,13 @@ def _step_body(weights: list[Tensor], biases: list[Tensor], top: Top, batch: Bat
     """Take one gradient step with weights (B, out, in) and biases (B, 1, out), in place."""
     active = [batch.x.flatten(2)]
     for weight, bias in zip(weights, biases, strict=True):
-        active.append(torch.relu(torch.baddbmm(bias, active[-1], weight.transpose(1, 2))))
+        active.append(torch.relu(multiply_each(active[-1], weight, bias[:, 0])))
     back = torch.bmm(top.output_gradient(active[-1], batch).transpose(1, 2), top.weight)
     for i in range(len(weights) - 1, -1, -1):
         delta = torch.ops.aten.threshold_backward(back, active[i + 1], 0)
         if i:
             back = torch.bmm(delta, weights[i])
-        weights[i].baddbmm_(delta.transpose(1, 2), active[i], alpha=-lr)
+        subtract_products_(weights[i], delta, active[i], lr)
         biases[i].sub_(delta.sum(dim=1, keepdim=True), alpha=lr)
 
 
@@ -183,7 +181,7 @@ def contribute_by_gram(
         classes: Number of classes; None for regression.
     """
     x = block.x.flatten(2)
-    gram = x @ x.transpose(1, 2) + 1
+    gram = multiply_each(x, x).add_(1)
     tracks = []
     for restart in range(rows.shape[1]):
         chosen = rows[:, restart]
@@ -203,7 +201,7 @@ def _first(models: Params, chosen: Tensor, x: Tensor, memo: Tensor | None) -> Te
     if memo is not None:
         return memo[torch.arange(len(chosen)), :, chosen].clone()
     weight, bias = models["layer0.weight"][chosen], models["layer0.bias"][chosen]
-    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+    return multiply_each(x, weight, bias)
 
 
 def _train(
@@ -216,13 +214,13 @@ def _train(
     share = (real / block.counts[:, None]).to(z.dtype)
     if block.focus is not None:
         share = share * block.focus
-    target = _target(layers.outputs, block.y, share, classes)
+    target = targets(layers.outputs, block.y, share, classes)
     gradients = torch.zeros_like(z)
     for step in range(steps):
         gradient, _ = _step(layers, z, target, share[:, None], lr, classes)
         gradients += gradient
         if step < steps - 1:
-            z.baddbmm_(gram, gradient, alpha=-lr)
+            subtract_products_(z, gram, gradient, lr)  # the Gram matrix is symmetric
     return {"layer0.bias": -lr * gradients.sum(dim=1)} | layers.change(theta), gradients
 
 
@@ -232,14 +230,14 @@ def _step(
     """Take one gradient step with the upper layers, in place.
 
     Returns:
-        The gradient of the loss with respect to z (G), (B, n, h), and the second result of `_output_gradient`.
+        The gradient of the loss with respect to z (G), (B, n, h), and the second result of `output_gradient`.
     """
     active = [torch.relu(z)]
     for weight, bias in zip(layers.transposed[:-1], layers.biases[:-1], strict=True):
         active.append(torch.relu(torch.baddbmm(bias, active[-1], weight)))
     # samples are the last axis of the outputs, (B, C, n), so that the softmax over classes is vectorised
     out = torch.baddbmm(layers.biases[-1], layers.weights[-1], active[-1].transpose(1, 2))
-    delta, fit = _output_gradient(out, target, share, classes)
+    delta, fit = output_gradient(out, target, share, classes)
     back = torch.bmm(delta.transpose(1, 2), layers.weights[-1])
     layers.weights[-1].baddbmm_(delta, active[-1], alpha=-lr)
     layers.biases[-1].sub_(delta.sum(dim=2, keepdim=True), alpha=lr)
@@ -252,7 +250,7 @@ def _step(
     return gradient, fit
 
 
-def _target(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
+def targets(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
     """Return the targets, (B, C, n): minus the weight of the sample at its label, or the values for regression."""
     if classes is None:
         return y[:, None]
@@ -260,7 +258,7 @@ def _target(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tens
     return empty.scatter_(1, y[:, None], -share[:, None])
 
 
-def _output_gradient(out: Tensor, target: Tensor, share: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
+def output_gradient(out: Tensor, target: Tensor, share: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
     """Return the gradient with respect to the outputs and the log-likelihoods (or residuals), both (B, C, n)."""
     if classes is None:
         residual = out - target
@@ -271,8 +269,8 @@ def _output_gradient(out: Tensor, target: Tensor, share: Tensor, classes: int | 
     return gradient, likelihood
 
 
-def _mean_loss(fit: Tensor, target: Tensor, share: Tensor, classes: int | None) -> Tensor:
-    """Return the mean loss of each client on a batch, (B,), given the second result of `_output_gradient`."""
+def mean_loss(fit: Tensor, target: Tensor, share: Tensor, classes: int | None) -> Tensor:
+    """Return the mean loss of each client on a batch, (B,), given the second result of `output_gradient`."""
     if classes is None:
         return (fit.squeeze(1) ** 2 * share).sum(dim=1) / 2
     return (fit * target).sum(dim=(1, 2))
@@ -290,5 +288,5 @@ def _first_layer_sums(models: Params, rows: Tensor, x: Tensor, gradients: Tensor
             everyone = bool(members.all())
             g = scaled[:, restart] if everyone else scaled[members, restart]
             inputs = x if everyone else x[members]
-            total[row] += g.flatten(0, 1).T @ inputs.flatten(0, 1)
+            total[row] += multiply(g.flatten(0, 1).T, inputs.flatten(0, 1).T)
     return {"layer0.weight": total}

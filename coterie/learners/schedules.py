@@ -29,6 +29,12 @@ class Schedule(Registered, ABC, family="learning-rate schedule"):
 
     Raises:
         ConfigError: if a value is out of range.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.learners import Schedule
+        >>> from_text(Schedule, "cosine:warmup=5").warmup
+        5
     """
 
     warmup: int = field(default=0, kw_only=True)
@@ -70,7 +76,13 @@ class Schedule(Registered, ABC, family="learning-rate schedule"):
 @register("constant")
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """Constant learning rate."""
+    """Constant learning rate.
+
+    Example:
+        >>> from coterie.learners import Constant
+        >>> Constant().rate(0.1, round_=7, rounds=10)
+        0.1
+    """
 
     def factor_at(self, round_: int, rounds: int) -> float:
         return 1.0
@@ -116,6 +128,11 @@ class StepDecay(Schedule):
 
     Raises:
         ConfigError: if a value is out of range.
+
+    Example:
+        >>> from coterie.learners import StepDecay
+        >>> [StepDecay(every=2, factor=0.5).rate(0.8, round_=t, rounds=6) for t in range(6)]
+        [0.8, 0.8, 0.4, 0.4, 0.2, 0.2]
     """
 
     every: int
@@ -142,6 +159,11 @@ class Cosine(Schedule):
 
     Raises:
         ConfigError: if a value is out of range.
+
+    Example:
+        >>> from coterie.learners import Cosine
+        >>> [round(Cosine().rate(0.1, round_=t, rounds=11), 3) for t in (0, 5, 10)]
+        [0.1, 0.057, 0.002]
     """
 
     floor: float = 0.0

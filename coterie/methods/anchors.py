@@ -85,11 +85,11 @@ class Grouping:
     k: int
     """Number of groups."""
     group: npt.NDArray[np.int64]
-    """(A,) group of each anchor; groups are numbered by size, the largest first."""
+    """Group of each anchor, (A,); groups are numbered by size, the largest first."""
     threshold: float
     """Half of the separation Delta: anchors closer than this belong to one group."""
     heights: npt.NDArray[np.float64]
-    """(A - 1,) distances at which average linkage merges, ascending."""
+    """Distances at which average linkage merges, ascending, (A - 1,)."""
     notes: tuple[str, ...]
     """Warnings for the user."""
     held_out: Mapping[int, float] = field(default_factory=dict)

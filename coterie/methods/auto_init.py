@@ -26,6 +26,11 @@ class AutoInit(Drawn):
     Models are random if a number of restarts is given, if there is one cluster or trial runs choose the number of
     clusters, if clusters share a body, if the run is private (every client's own solution would be sent without noise),
     or if the clients' models together have more than 10^8 parameters.
+
+    Example:
+        >>> from coterie.methods import AutoInit, FeSEM
+        >>> FeSEM(clusters=3).init == AutoInit()
+        True
     """
 
     any_count: ClassVar[bool] = True

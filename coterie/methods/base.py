@@ -51,7 +51,7 @@ class Method(Registered, family="method"):
     citation: ClassVar[str] = ""
     """Paper that introduced the method."""
     groups: ClassVar[FoundGroups] = FoundGroups()
-    """Where the clusters come from."""
+    """Source of the clusters."""
     trains: ClassVar[bool] = True
     """Whether rounds of training follow the initialisation."""
     exchanges: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class Method(Registered, family="method"):
     twin: ClassVar[str | None] = None
     """Method that this one equals with a single cluster; None if there is none, for the reason in `no_twin`."""
     no_twin: ClassVar[str] = ""
-    """Why the method has no twin; or with which options it differs from its twin."""
+    """Reason why the method has no twin, or options with which it differs from its twin."""
     refuses: ClassVar[frozenset[str]] = frozenset()
     """Options of runs and base classes that have no meaning for this method."""
     keeps: ClassVar[frozenset[str]] = frozenset()
@@ -196,6 +196,12 @@ def _replaced(method: Any, **fields: Any) -> Any:
 def find_method(name: object) -> type[Method]:
     """Return the method class of this name.
 
+    Args:
+        name: Name of the method, as `coterie methods` lists it.
+
+    Returns:
+        The class, whose fields are the settings of the method.
+
     Raises:
         ConfigError: if there is no such method; the message suggests similar names.
 
@@ -235,7 +241,15 @@ class RefitSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TieredMethod(Method):
-    """Base class of methods that are a composition of tiers: a subclass adds its settings and implements `tiers()`."""
+    """Base class of methods that are a composition of tiers: a subclass adds its settings and implements `tiers()`.
+
+    Example:
+        >>> from coterie.methods import IFCA, TieredMethod
+        >>> issubclass(IFCA, TieredMethod)
+        True
+        >>> IFCA(clusters=4).tiers().assignment
+        LowestLoss()
+    """
 
     local: LocalTraining = AutoTraining()
     """Local training of the clients on the models that they receive."""

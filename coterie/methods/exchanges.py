@@ -36,7 +36,7 @@ class Cost:
         return replies.reply
 
 
-def ask_everybody(
+def ask_all(
     federation: Federation, task: Task, broadcast: Broadcast, cost: Cost
 ) -> tuple[Positions, Params, Positions]:
     """Ask all clients and return the results in the order of their hashes, so that no other order matters.

@@ -36,7 +36,7 @@ from coterie.core.messages import Broadcast
 from coterie.core.registry import register
 from coterie.errors import TrainingError
 from coterie.methods.counting import count_solved
-from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_everybody, group_means, join_by_loss
+from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_all, group_means, join_by_loss
 from coterie.methods.initializers import clusters_of, one_model
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.pacfl import FOUNDERS_EACH, founders
@@ -106,7 +106,7 @@ class FedGroup(InsideClusters, Initializer):
         task = LocalSolve(LocalSteps(run.tiers.local.without_prox(self.pretrain_steps)), run.seed)
         rate = run.tiers.local.rate(0, run.rounds)
         broadcast = Broadcast(BEFORE, Clusters(start, K=1), scalars={"lr": rate})
-        answered, rows, diverged = ask_everybody(federation, task, broadcast, cost)
+        answered, rows, diverged = ask_all(federation, task, broadcast, cost)
         if not len(answered):
             raise _no_update(len(diverged))
         updates = rows["model"].double() - flat(start).double().cpu()

@@ -1,4 +1,4 @@
-"""Where the clusters of a method come from: found by it, known in advance, one per client, or a single one."""
+"""Sources of the clusters of a method: found by it, known in advance, one per client, or a single one."""
 
 from __future__ import annotations
 

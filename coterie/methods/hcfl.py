@@ -98,7 +98,16 @@ class HCFL(NormSplitBackbone):
 @register("hcfl-split")
 @dataclass(frozen=True, kw_only=True)
 class HCFLSplit(NormSplitBackbone):
-    """A backbone with one shared body and a head for each cluster, split by the cosines of the heads' updates."""
+    """A backbone with one shared body and a head for each cluster, split by the cosines of the heads' updates.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import HCFLSplit
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, HCFLSplit(), learner="mlp:hidden=8", rounds=1)
+        >>> len(result.models)
+        1
+    """
 
     order: Order = option("heads-first", ORDER_HELP)
 

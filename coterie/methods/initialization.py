@@ -27,7 +27,7 @@ def initialize(run: Run, initializer: Initializer, groups: FoundGroups) -> Initi
     found |= first.found
     clusters = first.K if run.tiers.K is None else None
     if found:
-        found["beginning_seconds"] = round(time.perf_counter() - clock, 6)
+        found["initialization_seconds"] = round(time.perf_counter() - clock, 6)
     run = run.decided(K=first.K)
     tiers, m = run.tiers, len(run.federation.clients)
     state = ServerState.fresh(as_clusters(first.params, tiers), m, tiers.adapts and tiers.assignment.keeps)

@@ -94,6 +94,14 @@ class NearTruth(Drawn):
     """Draws models near the true ones, for experiments: theta_k* plus a random direction of limited length.
 
     The length is uniform between `low` and `high` times D, the distance between the two nearest true models.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import IFCA, NearTruth
+        >>> data = coterie.scenario("mixed-regression", clients=8, groups=2)
+        >>> result = coterie.fit(data, IFCA(clusters=2, init=NearTruth()), rounds=1)
+        >>> len(result.models)
+        2
     """
 
     low: float = option(0.2, "smallest distance, as a share of the distance between the nearest true models", low=0)

@@ -60,6 +60,14 @@ class LinearHeads(_SolvedHeads):
     """One linear subspace for all clients, and a head for each true group, as in the appendix.
 
     theta_k by least squares on B; a gradient step on B; QR.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import LinearHeads
+        >>> data = coterie.scenario("linear-representation", clients=8)
+        >>> result = coterie.fit(data, LinearHeads(), rounds=2)
+        >>> result.metrics["clusters"]
+        8
     """
 
     summary: ClassVar[str] = "one linear subspace for all, and an exactly solved head for each true group"
@@ -77,6 +85,14 @@ class LinearHeadsFound(_SolvedHeads):
     """One linear subspace for all clients, and a head for each cluster; clients join the head that fits them best.
 
     k_i = argmin_k F_i(B theta_k); theta_k by least squares on B; a gradient step on B; QR.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import LinearHeadsFound
+        >>> data = coterie.scenario("linear-representation", clients=8)
+        >>> result = coterie.fit(data, LinearHeadsFound(clusters=3), rounds=2)
+        >>> len(result.models)
+        3
     """
 
     clusters: int | Auto = option(2, "number of clusters (K)", low=1)

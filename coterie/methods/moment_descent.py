@@ -15,8 +15,8 @@ A few anchors move from a common theta_0 towards their own true models. Their di
 k that all clients find together (`orthogonal_iteration`, algorithm 3 of the paper), in which the few samples of one
 anchor are enough. The paper's step size suits features whose second moments are near a multiple of the identity; with
 correlated or uncentred features it is far too long, and the anchors diverge. By default, the subspace is therefore
-sought among features whitened by the pooled X^T X, and an anchor moves to the least squared error of its own samples in
-it. Finally, anchors that arrive at the same place form a group. The client halves are the tasks `FeatureProducts`,
+sought among features whitened by the pooled X^T X, and an anchor moves to the smallest squared error of its own samples
+in it. Finally, anchors that arrive at the same place form a group. The client halves are the tasks `FeatureProducts`,
 `MomentProduct` and `AnchorStep`. This method returns the coarse models; `two-phase` refines them, and
 init=moment-descent uses them as the first models of any other method.
 """
@@ -272,11 +272,11 @@ class AnchorPaths:
     """The anchors that answered, and the estimates that they passed through."""
 
     anchors: Positions
-    """(A,) positions of the anchors in the federation."""
+    """Positions of the anchors in the federation, (A,)."""
     path: Tensor
-    """(T + 1, A, p) estimates from theta_0 on."""
+    """Estimates from theta_0 on, (T + 1, A, p)."""
     sigmas: Tensor
-    """(T, A) about |Sigma (theta* - theta)| of each anchor before each iteration; NaN if it did not answer.
+    """Estimates of |Sigma (theta* - theta)| of each anchor before each iteration, (T, A); NaN if it did not answer.
 
     With whitened features it is |Sigma^(1/2) (theta* - theta)|, the root mean square error of the predictions."""
 
@@ -297,7 +297,7 @@ class Coarse:
     """The coarse models that moment descent found."""
 
     centres: Tensor
-    """(k, p) mean estimate of each group of anchors."""
+    """Mean estimate of each group of anchors, (k, p)."""
     paths: AnchorPaths
     grouping: Grouping
     step: float | None
@@ -305,21 +305,21 @@ class Coarse:
     cost: Cost
     anchor_step: StepRule
     sizes: Positions
-    """(m,) numbers of samples of the clients."""
+    """Numbers of samples of the clients, (m,)."""
 
     @property
     def anchors(self) -> Positions:
-        """(A,) positions of the anchors in the federation."""
+        """Positions of the anchors in the federation, (A,)."""
         return self.paths.anchors
 
     @property
     def path(self) -> Tensor:
-        """(T + 1, A, p) estimates of the anchors from theta_0 on."""
+        """Estimates of the anchors from theta_0 on, (T + 1, A, p)."""
         return self.paths.path
 
     @property
     def estimates(self) -> Tensor:
-        """(A, p) final estimates of the anchors."""
+        """Final estimates of the anchors, (A, p)."""
         return self.paths.path[-1]
 
     @property
@@ -389,7 +389,7 @@ class _Server:
     covariance: float = 1.0
     """Mean eigenvalue of the pooled covariance of the features."""
     whitening: Tensor | None = None
-    """(p, p) W with W^T Sigma W = I for the pooled second moment Sigma; None: features are not whitened."""
+    """W with W^T Sigma W = I for the pooled second moment Sigma, (p, p); None: features are not whitened."""
     excluded: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Clients that are not asked for products."""
 

@@ -39,7 +39,7 @@ from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.projected import ProjectedSgd
 from coterie.methods.base import Method
 from coterie.methods.counting import count_solved
-from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_everybody, group_means, join_by_loss
+from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_all, group_means, join_by_loss
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS
@@ -195,7 +195,7 @@ class Clustering:
 
 REVEALS = {
     "model": "its own model, trained on its data alone",
-    "losses": "its loss under the model of each cluster, if it has no solution of its own",
+    "losses": "its loss under the model of each cluster, if it has no solution",
 }
 
 
@@ -277,7 +277,7 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
     """
     cost, like = Cost(), one_model(run)
     federation, task = run.federation, solving.task(run)
-    answered, replies, rejected = ask_everybody(federation, *task, cost)
+    answered, replies, rejected = ask_all(federation, *task, cost)
     if not len(answered):
         raise _no_solution(len(rejected))
     rows, at = replies["model"], torch.from_numpy(answered)
@@ -352,7 +352,7 @@ def _about_groups(run: Run, labels: Tensor) -> Iterator[str]:
 def _no_solution(rejected: int) -> TrainingError:
     if rejected:
         return TrainingError(
-            f"none of the {rejected} clients that answered has a solution of its own: their loss has no minimum "
+            f"none of the {rejected} clients that answered has a solution: their loss has no minimum "
             "(logistic regression on labels that a plane separates, or with a class missing), or it diverged; use "
             "learner=logistic:l2=0.01 (with bias=false if classes are missing), or solver=steps with a smaller lr"
         )

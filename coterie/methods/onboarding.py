@@ -60,7 +60,7 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
         step.keeps_onboarding_rows for step in tiers.procedure.steps
     )
     if compares_participants:  # with full participation, the sums over all members are the same
-        view = replace(view, rows={"anchor": state.introductions[:0]}, taking_part=chosen)
+        view = replace(view, rows={"anchor": state.onboarding_rows[:0]}, taking_part=chosen)
     new = chosen[(view.choice[torch.from_numpy(chosen)] < 0).numpy()]
     if not len(new):
         after = regroup(tiers.procedure, view)
@@ -87,10 +87,10 @@ def _with_new_clients(run: Run, view: View, answered: Positions, rows: torch.Ten
     order = np.argsort(view.hashes[answered], kind="stable")
     state = view.state
     if view.taking_part is not None:
-        if "introductions" not in state.arrays:
+        if "onboarding_rows" not in state.arrays:
             zeros = rows.new_zeros(len(view.clients), rows.shape[1])
-            state = state.with_arrays({"introductions": StateArray(zeros, ("client", None))})
-        state = state.with_values(introductions=state.introductions.index_copy(0, torch.from_numpy(answered), rows))
+            state = state.with_arrays({"onboarding_rows": StateArray(zeros, ("client", None))})
+        state = state.with_values(onboarding_rows=state.onboarding_rows.index_copy(0, torch.from_numpy(answered), rows))
     elif run.tiers.onboards_by_halves:
         sizes = torch.from_numpy(run.federation.sizes[answered]).to(rows)
         sent = torch.cat([sizes[:, None], rows], dim=1)

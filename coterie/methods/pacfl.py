@@ -4,7 +4,7 @@
 
 paper                  here
 U_p of client i        row `subspace`: the first p left singular vectors of its d x n matrix of samples (directions)
-A_ij, (2) and (3)      degrees: the least principal angle, or the sum (angle), from the singular values of U_i^T U_j
+A_ij, (2) and (3)      degrees: the smallest principal angle, or the sum (angle), from the singular values of U_i^T U_j
 beta                   beta: clusters merge while the nearest are at most that far apart; or clusters is given; by
                        default the tree is cut from its root down by tests on held-out halves (`tiers/tree_test.py`)
 HC                     agglomeration by average or complete linkage (linkage)
@@ -35,7 +35,7 @@ from coterie.core.registry import register
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
-from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_everybody
+from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_all
 from coterie.methods.initializers import RandomInit
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
@@ -72,7 +72,7 @@ class PACFL(InsideClusters, Initializer):
     directions: int = option(3, "number of leading singular vectors of its samples that a client sends (p)", low=1)
     per_class: bool = option(False, "whether a client sends singular vectors for each class instead of for all samples")
     angle: Literal["least", "sum"] = option(
-        "least", "distance of two clients in degrees: the least principal angle, or the sum of all"
+        "least", "distance of two clients in degrees: the smallest principal angle, or the sum of all"
     )
     linkage: Literal["average", "complete"] = option(
         "average", "distance of two clusters: the mean or the largest distance of their members"
@@ -132,7 +132,7 @@ class PACFL(InsideClusters, Initializer):
         cost, federation = Cost(), run.federation
         distance = PrincipalAngles(self.directions, self.per_class, self.angle)
         empty = Broadcast(BEFORE, Clusters({}, K=1))
-        answered, rows, _ = ask_everybody(federation, Summary(distance), empty, cost)
+        answered, rows, _ = ask_all(federation, Summary(distance), empty, cost)
         if not len(answered):
             raise TrainingError(
                 "no client answered the request for its subspace, so nothing was changed: check the clients"
@@ -203,7 +203,7 @@ class Grouping:
     """The groups of the clients."""
 
     labels: torch.Tensor
-    """(m,) cluster of each client, or `NO_CLUSTER`."""
+    """Cluster of each client, or `NO_CLUSTER`, (m,)."""
     K: int
     facts: dict[str, Any]
     """Figures for the report, ready for JSON."""

@@ -38,7 +38,7 @@ class Step:
     state: ServerState
     """The state after the round."""
     moved: Tensor
-    """(R,) number of clients that changed their cluster."""
+    """Number of clients that changed their cluster, (R,)."""
     answered: int = 0
     """Number of clients that answered."""
     positions: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -54,11 +54,11 @@ class Step:
     path: str = ""
     """Implementations of local training that were used, joined by `+`."""
     likelihood: Tensor | None = None
-    """(R,) mean log-likelihood of the training samples under their clients' mixtures, before training."""
+    """Mean log-likelihood of the training samples under their clients' mixtures, before training, (R,)."""
     objective: Tensor | None = None
-    """(R,) likelihood minus the penalty on samples whose weights differ from their client's (eq. 2 of HCFL+)."""
+    """Likelihood minus the penalty on samples whose weights differ from their client's (eq. 2 of HCFL+), (R,)."""
     shares: Tensor | None = None
-    """(R, K) share of each cluster in the clients' weights, if clients belong to several clusters."""
+    """Share of each cluster in the clients' weights, if clients belong to several clusters, (R, K)."""
     events: tuple[Mapping[str, object], ...] = ()
     """Changes of the number of clusters, with their reasons."""
     tests: tuple[Mapping[str, object], ...] = ()

@@ -43,7 +43,7 @@ class Run:
     noise: Noise = SYSTEM_NOISE
     """Source of the noise by which the server hides single clients."""
     known_groups: Tensor | None = None
-    """(m,) cluster of each client, if the method knows it in advance."""
+    """Cluster of each client, if the method knows it in advance, (m,)."""
     exchanges: bool = True
     """Whether clients send anything; if not, no bytes are counted."""
 
@@ -74,7 +74,7 @@ class FirstModels:
     K: int
     """Number of clusters."""
     labels: Tensor | None = None
-    """(m,) cluster of each client, -1 if it has none; None if the initializer finds no groups."""
+    """Cluster of each client, -1 if it has none, (m,); None if the initializer finds no groups."""
     found: Mapping[str, Any] = field(default_factory=dict)
     """Findings and their cost, ready for JSON."""
     notes: tuple[str, ...] = ()
@@ -85,6 +85,12 @@ class Initializer(Registered, OptionGroup, family="init"):
     """Base class of initializers, which make the first models of a method.
 
     A member is a frozen dataclass whose fields are its settings; it implements `first_models`.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.methods import Initializer
+        >>> from_text(Initializer, "gaussian:sd=2").sd
+        2.0
     """
 
     restarts: int | Auto = 1

@@ -33,15 +33,33 @@ class RunSettings:
         low=1,
     )
     participation: float = option(1.0, "share of clients that are asked in each round", above=0, high=1)
-    engine: Literal["simulated", "sequential"] = option(
-        "simulated", "simulated: all clients at once; sequential: one client at a time, through serialised messages"
+    engine: Literal["simulated", "sequential", "dask"] = option(
+        "simulated",
+        "simulated: all clients at once; sequential: one client at a time, through serialised messages; dask: shards "
+        "of clients on the processes or machines in workers (docs/cluster.md)",
+    )
+    shards: int | None = option(
+        None,
+        "number of parts into which the clients are divided; sums are rounded in the same way for the same number; by "
+        "default chosen by the engine",
+        low=1,
+    )
+    workers: str | None = option(
+        None,
+        "processes of Dask that share the work: local:N starts N here, tcp://HOST:PORT or tls://HOST:PORT is a running "
+        "scheduler; with engine=dask they serve the clients, with clusters=auto they carry out trial runs",
     )
     device: str = option("cpu", "torch device for computations: cpu, cuda, cuda:1")
     dtype: Literal["float32", "float64"] | None = option(
         None, "floating-point type; by default float64 for linear, logistic and representation, float32 for networks"
     )
     seed: int = option(0, SEED.help, low=SEED.low, high=SEED.high)
-    evaluate_every: int = option(1, "number of rounds between evaluations on held-out data", low=1)
+    evaluate_every: int | Auto = option(
+        AUTO,
+        "number of rounds between evaluations on held-out data, which also follow the last round; auto: 1, or more if "
+        "evaluation would take too much of the time (docs/measures.md)",
+        low=1,
+    )
     checkpoint_every: int = option(10, "number of rounds between checkpoints", low=1)
     validation: float | None = option(
         None,
@@ -106,6 +124,6 @@ RUN_OPTIONS: tuple[Option, ...] = options_of(RunSettings)
 PRIVACY_OPTIONS = frozenset(each.name for each in RUN_OPTIONS if each.name.startswith("privacy"))
 """Names of the options of private runs."""
 WITHOUT_ROUNDS = frozenset(each.name for each in RUN_OPTIONS) - {
-    *("learner", "engine", "device", "dtype", "seed", "validation", "finetune")
+    *("learner", "engine", "shards", "workers", "device", "dtype", "seed", "validation", "finetune")
 }
 """Names of the options of runs that have no meaning for a method without rounds."""

@@ -309,7 +309,7 @@ class _Candidate:
     parts: Sequence[tuple[Positions, Positions]]
     """Both parts in each parting, as indices of `View.answered`."""
     changes: Tensor
-    """(1 + 2 partings, P) mean update of all members, then of each part of each parting."""
+    """Mean update of all members, then of each part of each parting, (1 + 2 partings, P)."""
 
 
 @dataclass(frozen=True)

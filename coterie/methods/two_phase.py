@@ -3,7 +3,7 @@
 paper          here
 phase 1        init=moment-descent and its options (see methods/moment_descent.py); init=random skips it
 theta_t        clusters.params                      eta  lr (auto: 0.9 / max_i |X_i|^2 / n_i)     s  local_steps
-z_it, eq. (8)  the cluster of least squared error   w_i = n_i / N  averaging=all, client_weight=samples
+z_it, eq. (8)  the cluster with the smallest squared error   w_i = n_i / N  averaging=all, client_weight=samples
 lambda_it      one cluster, eq. (8); with soft, the weights that also minimise an entropy term
 FedAvg-based   phase2=fedavg: s gradient steps      FedProx-based  phase2=fedprox: one proximal step of length eta
 

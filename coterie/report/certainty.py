@@ -16,6 +16,8 @@ def sure_clients(runs: Sequence[Sequence[ClientResult]]) -> str:
     Args:
         runs: The clients of each seed. Counts that differ between seeds are given as `41 to 43`.
     """
+    if any(len({row.cluster for row in rows}) < 2 for rows in runs):
+        return ""  # nothing is known of a cluster without clients, so that it is no alternative
     known = [[row.certainty for row in rows if row.certainty is not None] for rows in runs]
     if not all(known) or not known:
         return ""

@@ -9,7 +9,7 @@ from coterie.report.figures.choice import choice_figure
 from coterie.report.formats import ABSENT, count, plain, plural, signed
 from coterie.report.reading import RunData
 
-COLUMNS = ("K", "held-out loss", "behind the least", "agreement", "in use")
+COLUMNS = ("K", "held-out loss", "behind the lowest", "agreement", "in use")
 
 
 def section(run: RunData) -> dict[str, Any] | None:
@@ -60,7 +60,7 @@ def table_rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _behind(row: Mapping[str, Any]) -> str:
-    """Return the difference to the least loss with its standard error; `least` for that one itself."""
+    """Return the difference to the lowest loss with its standard error; `lowest` for the lowest loss itself."""
     if row["behind"] == 0 and row["se"] == 0:
-        return "least"
+        return "lowest"
     return f"{plain(row['behind'], 2)} ± {plain(row['se'], 2)}"

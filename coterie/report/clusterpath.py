@@ -14,16 +14,16 @@ from coterie.report.formats import plain
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 860.0, 470.0, 48.0, 58.0, 62.0, 58.0
 FOOT = 12.0
-"""Distance of the points below the least lambda."""
+"""Distance of the points below the smallest lambda."""
 NAMED = 40
 """Largest number of points whose names are drawn."""
 LETTERS = 12
-"""Longer names are cut."""
+"""Largest number of characters of a name; longer ones are cut."""
 NAME_WIDTH = 6.4
 FEW_TICKS = 3
-"""With fewer powers of ten (and 2 and 5 times these), lambdas are marked at even steps."""
+"""Smallest number of logarithmic ticks; with fewer, lambdas are marked at even steps."""
 TICK_GAP = 14.0
-"""Numbers of clusters closer than this would cover one another."""
+"""Smallest distance of two labels, so that they do not overlap."""
 LIGHT = (
     "--paper: #ffffff; --ink: #1d2329; --soft: #5b6670; --grid: #eceef0; --rest: #9aa2a9; --k0: #0072b2; "
     "--k1: #e69f00; --k2: #009e73; --k3: #cc79a7; --k4: #56b4e9; --k5: #b8470b; --k6: #6f4fa0; --k7: #a8a432; "
@@ -47,7 +47,7 @@ text {{ fill: var(--soft) }} .title {{ fill: var(--ink); font-weight: 600 }} .sm
 
 @dataclass
 class _Branch:
-    """A part of the points that is fused at a height; single points are fused from the beginning."""
+    """Points that are fused at a height; single points are fused at height 0."""
 
     points: list[int]
     height: float
@@ -161,7 +161,7 @@ def _axes(y: Scale, lambdas: Sequence[float], counts: Sequence[int]) -> list[Mar
 
 
 def _branches(root: _Branch, y: Scale, bottom: float, chosen: float, labels: Sequence[int]) -> list[Markup]:
-    """One outline a branch: a bar at its height and a stem down to each child, coloured below the chosen lambda."""
+    """Return an outline for each branch: a bar at its height, and a stem to each child in its colour."""
     drawn = []
     for branch in _all_branches(root):
         steps = []
@@ -184,7 +184,7 @@ def _branches(root: _Branch, y: Scale, bottom: float, chosen: float, labels: Seq
 def _stem(
     child: _Branch, step: str, height: float, y: Scale, bottom: float, chosen: float, labels: Sequence[int]
 ) -> list[Markup]:
-    """From a child to a bar above the chosen lambda: in its cluster's colour as far as that lambda."""
+    """Return the line from a child to its bar, in the colour of its cluster up to the chosen lambda."""
     if child.height > chosen:
         return [tag("path", d=step, class_="branch rest")]
     foot = y(child.height) if child.children else bottom
@@ -196,7 +196,7 @@ def _stem(
 
 
 def _strip(order: Sequence[int], labels: Sequence[int], x: Scale, bottom: float) -> list[Markup]:
-    """Return a coloured bar under each cluster of the chosen lambda, with its number of points where there is room."""
+    """Return a coloured bar under each cluster of the chosen lambda, with its number of points if there is space."""
     drawn, begin = [], 0
     gap = min(1.5, 0.15 * (x(1) - x(0)))
     for at in range(1, len(order) + 1):

@@ -14,15 +14,15 @@ from coterie.training.records import Metrics
 from coterie.training.result import GROUPS, REGRESSION
 
 MOST = 30
-"""Coefficients that are shown one by one."""
+"""Largest number of coefficients that are shown one by one."""
 SLACK = 0.02
-"""Share of the loss by which that of the run's models may be larger than the least possible one."""
+"""Share of the loss by which that of the run's models may exceed the smallest possible one."""
 CLIENTS_ARE_INDEPENDENT = "clients count as independent of each other, the samples of one client do not"
 SAMPLES_ARE_INDEPENDENT = "every sample counts as independent, for want of more clients than coefficients"
 COLLINEAR = "features are collinear: coefficients that the data do not determine have no interval"
 """Notes on the errors of the coefficients of some clusters."""
 MOST_LINES = 240
-"""Intervals in the figure: beyond, only the table."""
+"""Largest number of intervals in the figure; with more, only the table is shown."""
 
 
 def section(run: RunData) -> dict[str, Any] | None:
@@ -137,7 +137,7 @@ def _guides(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("noise", found.get("sigma"), "residual standard deviation over all clusters"),
         ("separation", found.get("separation"), "least distance between two models"),
         ("skewness", found.get("skewness"), "chi-squared skewness of the sample sizes; 0 when all are equal"),
-        ("gamma", found.get("gamma"), "step size times the greatest curvature of a client; below 1 for the theory"),
+        ("gamma", found.get("gamma"), "step size times the largest curvature of a client; below 1 for the theory"),
         ("kappa", found.get("kappa"), "how far local steps stray; 1 is best"),
         ("nu", nu.get("nu"), _about_nu(nu)),
         ("error", nu.get("error"), "distance to the true models that nu leads to, constants taken as 1"),

@@ -16,7 +16,7 @@ from coterie.report.comparison import MethodRuns
 from coterie.report.reading import RunData, is_given
 
 WIDE = 84
-"""Number of letters of a line before a command continues in the next one."""
+"""Largest number of characters of a line of a command."""
 
 
 def scenario_options(run: RunData) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def scenario_options(run: RunData) -> dict[str, Any]:
 
 
 def is_named(run: RunData) -> bool:
-    """Whether a command can repeat the run: arrays, own learners and own models have no name."""
+    """Return whether a command can repeat the run: user-defined arrays, learners and models have no name."""
     known = run.method_class is not None and run.scenario in SCENARIOS
     return known and not own_learner(run) and run.config.get("init") != GivenModels.name
 
@@ -86,7 +86,7 @@ def compare_command(main: MethodRuns) -> str:
 
 
 def own_learner(run: RunData) -> bool:
-    """Whether the learner is a module of the user's own, which no command can name."""
+    """Return whether the learner is a user-defined module, which no command can name."""
     return str(run.config.get("learner", "")).startswith("module:")
 
 

@@ -1,4 +1,4 @@
-"""Runs side by side: means over seeds, the method the page is about, gains client by client. Numbers, no words."""
+"""Comparison of runs in numbers: means over seeds, the main method of the page, the gain of each client."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from coterie.report.formats import natural
 from coterie.report.reading import RunData
 
 ORDER = ("self", "one", "found", "truth")
-"""Sources of clusters in the order of tables: the floor first, the ceiling last."""
+"""Sources of clusters in the order of tables: local models first, known groups last."""
 SAME = 1e-9
-"""Scores that differ by less count as equal."""
+"""Difference below which scores count as equal."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """One figure over seeds."""
+    """Values of one figure over seeds."""
 
     values: tuple[float, ...]
 
@@ -46,7 +46,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def spread(values: Iterable[Any]) -> Spread | None:
-    """Return the numbers among the values; None when there are none."""
+    """Return the numbers among the values; None without any."""
     kept = tuple(float(v) for v in values if isinstance(v, int | float) and math.isfinite(v))
     return Spread(kept) if kept else None
 
@@ -81,7 +81,7 @@ class MethodRuns:
 
     @property
     def diverged(self) -> list[RunData]:
-        """The runs whose training diverged."""
+        """Runs whose training diverged."""
         return [run for run in self.runs if run.diverged]
 
     def over_seeds(self, metric: str) -> Spread | None:
@@ -90,12 +90,12 @@ class MethodRuns:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs of a page by method, with the method that the page is about."""
+    """Runs of a page by method, with the main method."""
 
     methods: tuple[MethodRuns, ...]
-    """The floor first (local models), the ceiling last (known groups), then methods that are unknown here."""
+    """Methods in order: local models first, known groups last, then methods that are unknown here."""
     main: MethodRuns
-    """The method in the headline: the best of those that find groups."""
+    """Method in the headline: the best one of those that find groups."""
 
     @property
     def score_name(self) -> str:
@@ -106,17 +106,17 @@ class Comparison:
         return self.main.first.higher_is_better
 
     def of(self, groups: str) -> MethodRuns | None:
-        """The first sound method of this kind other than the main one: next to a diverged one everything looks good."""
+        """Return the first method of this kind that did not diverge, other than the main one."""
         others = (m for m in self.methods if self._is_like(m, groups) and m.name != self.main.name)
         return next((m for m in others if not m.diverged), None)
 
     @property
     def baselines(self) -> list[MethodRuns]:
-        """The global model and local models, as far as they are here."""
+        """The global model and local models, if they were run."""
         return [base for base in (self.of("one"), self.of("self")) if base is not None]
 
     def _is_like(self, method: MethodRuns, groups: str) -> bool:
-        """Whether a method's clusters come from there; models of one client each are local only if nothing is sent."""
+        """Return whether the clusters have this source; models of single clients are local only if nothing is sent."""
         return method.groups == groups and not (groups == "self" and method.exchanges)
 
 
@@ -176,7 +176,7 @@ def advantages(main: MethodRuns, base: MethodRuns) -> Spread | None:
 
 @dataclass(frozen=True)
 class Gain:
-    """One client under two methods, both averaged over the seeds in which it answered to both."""
+    """Scores of a client with two methods, averaged over the seeds in which it has both."""
 
     client: str
     mine: float
@@ -186,7 +186,7 @@ class Gain:
 
 
 def gains(main: MethodRuns, base: MethodRuns) -> list[Gain]:
-    """Client by client, from the greatest gain to the greatest loss."""
+    """Return the gain of each client, from the largest gain to the largest loss."""
     seen: dict[str, list[tuple[float, float]]] = {}
     for mine, other in pairs(main, base):
         theirs = {row.id: row.score for row in other.clients}
@@ -224,7 +224,7 @@ def mean_scores(method: MethodRuns, name: str = "score") -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Curve:
-    """One figure of the records by round, over the seeds of a method."""
+    """Figure of the records by round, over the seeds of a method."""
 
     rounds: tuple[int, ...]
     """Round after which the figure was measured, counted from one."""
@@ -234,7 +234,7 @@ class Curve:
 
 
 def curve(method: MethodRuns, key: str) -> Curve | None:
-    """Mean, least and greatest over seeds; rounds that no record has a number for are left out."""
+    """Return mean, smallest and largest value over seeds; rounds without a number are left out."""
     found: dict[int, list[float]] = {}
     for run in method.runs:
         for record in run.records:

@@ -15,7 +15,7 @@ from coterie.errors import ConfigError
 from coterie.report.figures.svg import WIDTH, tag, text
 
 LEFT, GAP, LABEL, TOP = 130.0, 4.0, 12.0, 4.0
-"""Room for the clients' names, between images, for a label below an image, above the first row."""
+"""Space for the clients' names, between images, for a label below an image, above the first row."""
 STYLE = "text{font:9px system-ui,sans-serif;fill:currentColor}image{image-rendering:pixelated}"
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def contact_sheet(dataset: FederatedDataset, *, clients: int = 12, images: int = 8) -> str:
-    """Return an SVG file: the first `clients` clients, one a row, with their first `images` training images.
+    """Return an SVG file with one row for each of the first clients, with their first training images.
 
     Below each image is its label for this client; next to the row are the client, its true group and the changes of
     its data. Pixels are scaled to the range of those shown, every colour by itself.
@@ -63,7 +63,7 @@ def _first_images(dataset: FederatedDataset, client: int, count: int) -> npt.NDA
 
 
 def _ranges(x: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the least and the greatest value of every colour, (1 or 3, 1, 1)."""
+    """Return the smallest and the largest value of every colour, (1 or 3, 1, 1)."""
     return x.min((0, 2, 3))[:, None, None], x.max((0, 2, 3))[:, None, None]
 
 

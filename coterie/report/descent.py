@@ -39,7 +39,7 @@ def _changes(records: Sequence[RoundRecord]) -> Iterator[tuple[int, Mapping[str,
 
 
 def _carried_over(lives: list[Life], now: Sequence[int], parents: Sequence[Sequence[int]], round_: int) -> list[int]:
-    """The life of each new cluster, from those of the old ones; lives that begin or end are written into `lives`."""
+    """Return the life of each new cluster, given those of the old ones; `lives` receives new lives and ends."""
     taken: set[int] = set()
     after: list[int] = []
     for old in parents:
@@ -74,7 +74,7 @@ def section(run: RunData) -> dict[str, Any] | None:
 
 
 def changes_clusters(records: Sequence[RoundRecord]) -> bool:
-    """Whether these records are of a method that may change K."""
+    """Return whether the method of these records may change K."""
     return bool(records) and "K" in records[-1]
 
 
@@ -107,13 +107,13 @@ def _first_clients_in_one_cluster(event: Mapping[str, Any]) -> bool:
 
 
 def why_unchanged(records: Sequence[RoundRecord]) -> str:
-    """`never split or merged; closest after round 17: gap 0.298, rho 0.3`; empty where nothing was measured."""
+    """Return text such as `never split or merged; closest after round 17: gap 0.298, rho 0.3`, or empty text."""
     found = closest(records)
     return f"never split or merged; closest {found}" if found else ""
 
 
 def closest(records: Sequence[RoundRecord]) -> str:
-    """`after round 17: gap 0.298, rho 0.3`: the figure that came nearest to its threshold; empty without any."""
+    """Return the figure nearest to its threshold, as `after round 17: gap 0.298, rho 0.3`; empty without any."""
     measured = [(record.round + 1, test) for record in records for test in record.tests]
     if not measured:
         return ""

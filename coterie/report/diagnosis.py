@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coterie.diagnosis.answers import answers, in_step, p_text, python_call, subject, with_interval
-from coterie.diagnosis.values import ClientDiagnosis, Diagnosis, Estimate, ShiftTest, Structure
+from coterie.diagnosis.answers import answers, in_step, p_text, python_call, subject, verdict, with_interval
+from coterie.diagnosis.values import ClientDiagnosis, Diagnosis, Estimate, Shift, ShiftTest, Structure
 from coterie.report.figures import client_scatter
 from coterie.report.figures.client_forest import client_forest
 from coterie.report.figures.criterion import criterion_figure
@@ -122,7 +122,7 @@ def _tables(diagnosis: Diagnosis) -> dict[str, Any]:
     }
     largest = sorted(clients, key=lambda client: -client.samples)
     return {
-        "tests": [_test_row(name, test) for name, test in named.items()],
+        "tests": [_test_row(name, test, diagnosis.shift) for name, test in named.items()],
         "legend": _legend(clients),
         "clients": [_client_row(client) for client in largest[:MOST_ROWS]],
         "unlisted": len(clients) > MOST_ROWS,
@@ -130,11 +130,13 @@ def _tables(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _test_row(name: str, test: ShiftTest) -> dict[str, Any]:
+def _test_row(name: str, test: ShiftTest, shift: Shift) -> dict[str, Any]:
+    decides = test is shift.model  # at the whole level; the others share it
+    found = ("different" if test.rejects else "no difference found") if decides else verdict(test, shift.level)
     return {
         "name": name,
-        "rejects": test.rejects,
-        "result": "different" if test.rejects else "no difference found",
+        "rejects": found == "different",
+        "result": found,
         "p_value": p_text(test.p_value).removeprefix("p ").removeprefix("= "),
         "effect": _value(test.effect),
         "interval": _interval(test.effect),

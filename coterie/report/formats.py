@@ -45,7 +45,7 @@ def megabytes(count: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds, or milliseconds below one, or minutes above two."""
+    """Return a duration in seconds, milliseconds (below 1 s) or minutes (above 2 min)."""
     if value is None:
         return ABSENT
     if value < 1:

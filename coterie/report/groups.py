@@ -18,9 +18,9 @@ from coterie.training.result import GROUPS, REGRESSION
 from coterie.training.subject import Subject
 
 SHOWN = 12
-"""Features in the table of profiles that are shown at once, those in which groups differ most."""
+"""Number of features in the table of profiles that are shown at once: those in which groups differ most."""
 MOST_CLASSES = 8
-"""Classes whose shares are shown."""
+"""Largest number of classes whose shares are shown."""
 
 
 def section(run: RunData) -> dict[str, Any] | None:
@@ -88,7 +88,7 @@ def profile_rows(found: Groups, subject: Subject | None = None) -> list[dict[str
 
 def _row(name: str, cells: Sequence[tuple[str, str]], total: str) -> dict[str, Any]:
     """Return a row of the table: the text and the remark of each group, and the text of all groups together."""
-    return {"name": name, "cells": list(cells), "all": total}
+    return {"name": name, "cells": list(cells), "all": total, "sides": any(side for _, side in cells)}
 
 
 def _mean(found: Groups, values: Sequence[float]) -> float:
@@ -136,7 +136,7 @@ def _form(name: str, subject: Subject) -> Callable[[float], str]:
 
 
 def _side(effect: float) -> str:
-    """Return by how many standard deviations a mean differs, where that is at least a fifth; else nothing."""
+    """Return the difference of a mean in standard deviations if it is at least 0.2; else nothing."""
     return "" if abs(effect) < 0.2 else signed(f"{effect:+.1f} sd")
 
 

@@ -14,7 +14,7 @@ from coterie.report.formats import plain, plural
 from coterie.report.reading import RunData
 
 MOST_DRAWN = 1500
-"""Points of a path that a picture can show."""
+"""Largest number of points of a path in a picture."""
 
 
 def section(run: RunData) -> dict[str, Any] | None:
@@ -87,7 +87,7 @@ def _theory(found: Mapping[str, Any]) -> str:
 
 
 def _picture(found: Mapping[str, Any]) -> str:
-    """Return an SVG file as a data address, so that its styles stay its own; empty where there is nothing to draw."""
+    """Return an SVG file as a data address, which keeps its styles separate; empty if there is nothing to draw."""
     path = (found["convex"] or {}).get("path") or {}
     if not path.get("tree") or len(path["labels"]) > MOST_DRAWN:
         return ""

@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from coterie.evaluate.certainty import SURE
+from coterie.methods.initializers import GivenModels
 from coterie.report import (
     choosing,
     coefficients,
@@ -66,7 +67,7 @@ def render(found: Comparison, unfinished: int = 0) -> str:
 
 
 def embedded(value: object) -> Markup:
-    """JSON that may stand inside a script element: nothing in it can end the element or begin another."""
+    """Return JSON that is safe inside a script element: it can neither end the element nor start another one."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -96,7 +97,7 @@ def _words(found: Comparison, unfinished: int) -> dict[str, Any]:
         "command": run_command(main.first),
         "named": is_named(main.first),
         "own_learner": own_learner(main.first),
-        "given_start": main.first.config.get("start") == "given",
+        "given_init": main.first.config.get("init") == GivenModels.name,
         "plural": plural,
         "absent": ABSENT,
     }
@@ -137,7 +138,7 @@ def _tables(found: Comparison) -> dict[str, Any]:
 
 
 def _agreement(main: MethodRuns) -> dict[str, Any] | None:
-    """The table of true groups by clusters and the index of each seed; nothing where no groups were looked for."""
+    """Return the table of true groups by clusters and the index of each seed; nothing if no groups were looked for."""
     table = contingency(main.first) if main.groups in ("found", "truth") else None
     if table is None:
         return None

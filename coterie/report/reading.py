@@ -1,4 +1,4 @@
-"""Finished runs as the page needs them: options, records, final figures."""
+"""Reading of finished runs for a page: options, records and final figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOBS = "jobs"
 
 @dataclass(frozen=True)
 class RunData:
-    """One finished run: its options, the figures of each round, the final figures, the figures of each client."""
+    """A finished run: options, figures of each round, final figures, figures of each client."""
 
     config: Mapping[str, Any]
     records: list[RoundRecord]
@@ -46,7 +46,7 @@ class RunData:
 
     @property
     def method_class(self) -> type[Method] | None:
-        """Class of the method; None if it is not known here, as that of a plugin that is not loaded."""
+        """Class of the method; None if it is unknown here, as without its plugin."""
         return Method.members[self.method] if knows(Method, self.method) else None
 
     @property

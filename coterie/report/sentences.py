@@ -31,7 +31,7 @@ PHRASES = {"one": "one global model", "self": "local models"}
 
 @dataclass(frozen=True)
 class Note:
-    """A remark below the headline."""
+    """Remark below the headline."""
 
     text: str
     caution: bool = False
@@ -51,7 +51,7 @@ def headline(found: Comparison) -> str:
 
 
 def _gain(found: Comparison) -> str:
-    """Return how the main method does against other models; empty where there are none."""
+    """Return the comparison of the main method with other models; empty if there are none."""
     return _against(found) or _alternatives(found)
 
 
@@ -85,7 +85,7 @@ def _alternatives(found: Comparison) -> str:
 
 
 def _is_asked_for(main: MethodRuns) -> bool:
-    """Whether the number of groups was an option, and every run has just as many."""
+    """Return whether the number of groups was an option, and every run has exactly this number."""
     asked = [run.config.get("clusters") for run in main.runs if "chosen" not in run.metrics]
     return main.groups == "found" and asked == _used(main) and len(set(asked)) == 1
 
@@ -138,7 +138,7 @@ def _verb(edge: float, several: bool) -> str:
 
 
 def _percent(differences: list[tuple[str, float]], several: bool) -> str:
-    """`the RMSE of their models is 71.2 % lower than with one global model and 2.0 % higher than ...`."""
+    """Return text such as `the RMSE of their models is 71.2 % lower than with one global model and ...`."""
     words = []
     for phrase, edge in differences:
         if abs(edge) < TIE:
@@ -193,7 +193,7 @@ def support(found: Comparison) -> list[str]:
 def _how_measured(found: Comparison) -> str:
     where = "training data" if _on_training(found.main) else "held-out data"
     seeds = found.main.seeds
-    who = "honest clients" if "liars" in found.main.first.metrics else "clients"
+    who = "honest clients" if "attackers" in found.main.first.metrics else "clients"
     over = f"{who} and {plural(len(seeds), 'seed')}" if len(seeds) > 1 else f"{who}, seed {seeds[0]}"
     return f"Scores are each client's {score_words(found)} on its {where}, averaged over {over}."
 
@@ -282,9 +282,9 @@ def _training_note(main: MethodRuns) -> Note | None:
 
 def _attackers_note(main: MethodRuns) -> Note | None:
     run = main.first
-    if "liars" not in run.metrics:
+    if "attackers" not in run.metrics:
         return None
-    of = f"{run.metrics['liars']} of {plural(len(run.clients), 'client')}"
+    of = f"{run.metrics['attackers']} of {plural(len(run.clients), 'client')}"
     return Note(
         f"In this simulation {of} attack the training ({run.config['poison']}). Scores and agreement are "
         "those of the others.",
@@ -346,7 +346,7 @@ def _stopped_note(main: MethodRuns) -> Note | None:
     ]
     if not early:
         return None
-    kept = " and kept the models with the least validation loss" if "best_rounds" in main.first.metrics else ""
+    kept = " and kept the models with the lowest validation loss" if "best_rounds" in main.first.metrics else ""
     return Note(f"{main.name} stopped early{kept}: after {listed(early)}.")
 
 
@@ -399,11 +399,11 @@ def restarts_words(main: MethodRuns) -> str:
         some = float(main.first.config.get("race_share", 1))
         return (
             f"{main.name} raced {starts} restarts for {race} rounds on {100 * some:.0f} % of the clients, then "
-            "trained only the one with the least training loss. Bytes and seconds count the race."
+            "trained only the one with the lowest training loss. Bytes and seconds count the race."
         )
     each = spread(run.metrics.bytes_down / starts / 1e6 for run in main.runs)
     share = "" if each is None else f": about {plain(each.mean)} MB down for each"
     return (
-        f"{main.name} trained {starts} restarts side by side and kept the one with the least training loss. "
+        f"{main.name} trained {starts} restarts side by side and kept the one with the lowest training loss. "
         f"Bytes and seconds count all of them{share}."
     )

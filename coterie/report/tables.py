@@ -1,4 +1,4 @@
-"""The page's tables as rows of text."""
+"""Tables of the page as rows of text."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from coterie.training.result import REGRESSION
 Format = Callable[[float | None], str]
 
 NOTHING = 1e-9
-"""A standard deviation below this share of the mean is rounding, not spread."""
+"""Share of the mean below which a standard deviation counts as rounding."""
 UNITS = {"%": 100, "ms": 1000, "min": 1 / 60}
 """Factors of the units that a format may choose."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure over seeds: `93.7 %` and `± 1.3`."""
+    """Figure over seeds, such as `93.7 %` and `± 1.3`."""
 
     text: str
     spread: str = ""
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Tile:
-    """A headline number."""
+    """Number below the headline."""
 
     name: str
     value: Cell
@@ -43,7 +43,7 @@ class Tile:
 
 
 def cell(found: Spread | None, form: Format) -> Cell:
-    """Mean, and ± the standard deviation where there are several seeds and they differ."""
+    """Return the mean, and ± the standard deviation of several different seeds."""
     if found is None:
         return Cell(ABSENT)
     text = form(found.mean)
@@ -98,7 +98,7 @@ def tiles(found: Comparison) -> list[Tile]:
 
 
 def _pooled_tiles(main: MethodRuns) -> list[Tile]:
-    """Return figures over all held-out samples together, where the run was compared with other models."""
+    """Return figures over all held-out samples, if the run was compared with other models."""
     every = [found for run in main.runs if (found := baselines_of(run)) is not None]
     if not every:
         return []
@@ -121,12 +121,12 @@ def _pooled_tiles(main: MethodRuns) -> list[Tile]:
 
 
 def _begins(method: MethodRuns) -> bool:
-    """Whether clients were asked something before the first round."""
+    """Return whether clients were asked before the first round."""
     return method.over_seeds("exchanges") is not None
 
 
 def _exchanges(method: MethodRuns) -> Spread | None:
-    """Rounds of communication, those before the first round of training included."""
+    """Return the number of rounds of communication, including those before the first round of training."""
     return method.over_seeds("exchanges") if _begins(method) else method.over_seeds("rounds")
 
 
@@ -137,7 +137,7 @@ def _in_megabytes(method: MethodRuns, metric: str) -> Spread | None:
 
 @dataclass(frozen=True)
 class MethodColumn:
-    """A column of the table of methods."""
+    """Column of the table of methods."""
 
     key: str
     title: str
@@ -225,7 +225,7 @@ def _bar(value: Spread | None, form: Format, most: float) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table of clients."""
+    """Column of the table of clients."""
 
     key: str
     title: str

@@ -115,7 +115,7 @@ def _how(found: Baselines) -> str:
 
 
 def _alone(found: Baselines) -> str:
-    """Return the number of clients with rows enough for a separate model, in words."""
+    """Return the number of clients with enough rows for a local model, in words."""
     clients = len(found.clients)
     if found.alone == clients:
         return "every client has them"

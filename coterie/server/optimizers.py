@@ -51,6 +51,12 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
     """Base class of server optimizers, which update the models of all clusters by the mean changes of their members.
 
     An optimizer is an immutable value; its moments are stored in the server state.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.methods import ServerOptimizer
+        >>> from_text(ServerOptimizer, "adam:tau=0.01").tau
+        0.01
     """
 
     @property
@@ -150,6 +156,11 @@ class ServerSGD(ServerOptimizer):
 
     Raises:
         ConfigError: if a setting is out of range.
+
+    Example:
+        >>> from coterie.methods import FedAvg, ServerSGD
+        >>> FedAvg(server=ServerSGD(lr=1.0, momentum=0.9)).server.momentum
+        0.9
     """
 
     lr: float = 1.0
@@ -225,7 +236,13 @@ class _Adaptive(ServerOptimizer):
 @register("adam")
 @dataclass(frozen=True)
 class ServerAdam(_Adaptive):
-    """FedAdam: the second moment is a moving average, v <- beta_2 v + (1 - beta_2) Delta^2."""
+    """FedAdam: the second moment is a moving average, v <- beta_2 v + (1 - beta_2) Delta^2.
+
+    Example:
+        >>> from coterie.methods import IFCA, ServerAdam
+        >>> IFCA(clusters=4, server=ServerAdam(lr=0.03)).server.lr
+        0.03
+    """
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * second + (1 - self.beta2) * square
@@ -237,6 +254,11 @@ class ServerYogi(_Adaptive):
     """FedYogi: the second moment changes additively, v <- v - (1 - beta_2) Delta^2 sign(v - Delta^2).
 
     After rounds with small changes, it decreases more slowly than that of Adam.
+
+    Example:
+        >>> from coterie.methods import IFCA, ServerYogi
+        >>> IFCA(clusters=4, server=ServerYogi(lr=0.03)).server.lr
+        0.03
     """
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:

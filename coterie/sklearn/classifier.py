@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from coterie.core.schema import Label
-from coterie.errors import InputError
+from coterie.errors import InputError, shown
 from coterie.sklearn.estimator import ClusteredEstimator
 from coterie.sklearn.groups import Array
 
@@ -71,7 +71,9 @@ class ClusteredClassifier(ClassifierMixin, ClusteredEstimator):  # type: ignore[
         check_classification_targets(labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y holds only the class {self.classes_[0]!r}: one class is not enough for a classifier")
+            raise InputError(
+                f"y holds only the class {shown(self.classes_[0])}: one class is not enough for a classifier"
+            )
         return self._fit(rows, numbers.astype(np.int64), _plain_labels(self.classes_), groups)
 
     def predict(self, X: npt.ArrayLike, groups: npt.ArrayLike | None = None, support: Any = None) -> Array:

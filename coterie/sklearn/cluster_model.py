@@ -16,6 +16,13 @@ class ClusterModel(BaseEstimator):  # type: ignore[misc]
     Args:
         result: A finished run.
         cluster: Number of the cluster.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.sklearn import ClusterModel
+        >>> result = coterie.fit(coterie.scenario("mixed-regression", clients=8), "fedavg", rounds=2)
+        >>> ClusterModel(result, 0).predict([[0.0] * result.profile.features[0]]).shape
+        (1,)
     """
 
     def __init__(self, result: Result, cluster: int = 0) -> None:
@@ -43,6 +50,13 @@ def estimator_of(result: Result, cluster: int = 0) -> ClusterModel:
 
     Raises:
         InputError: if there is no such cluster.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.sklearn import estimator_of
+        >>> result = coterie.fit(coterie.scenario("mixed-regression", clients=8), "fedavg", rounds=2)
+        >>> estimator_of(result).predict([[0.0] * result.profile.features[0]]).shape
+        (1,)
     """
     result.module(cluster)  # refuses a cluster that does not exist
     return ClusterModel(result, cluster)

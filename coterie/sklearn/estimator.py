@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from coterie.core.schema import Label, Number, Schema
-from coterie.errors import ConfigError, InputError
+from coterie.errors import ConfigError, InputError, shown
 from coterie.learners import LearnerChoice
 from coterie.methods import FedAvg
-from coterie.sklearn.groups import TARGET, Array, codes_of, federation_of, group_id, seed_of, shares_of
+from coterie.sklearn.groups import (
+    TARGET,
+    Array,
+    codes_of,
+    federation_of,
+    group_id,
+    seed_of,
+    shares_of,
+    warn_of_many_groups,
+)
 from coterie.training.fitting import fit
 from coterie.training.planning import MethodChoice, names_of
 from coterie.training.predicting import warn_of_spellings
 from coterie.training.result import Result
+
+RECENT_ROUNDS, FALLING = 5, 0.05
+"""A training loss that fell by more than this share of the first one in so many rounds has not converged."""
 
 
 class ClusteredEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -71,7 +85,10 @@ class ClusteredEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn ha
 
     def _fit(self, X: Array, y: Array, classes: tuple[Label, ...], groups: npt.ArrayLike | None) -> Self:
         values, codes = codes_of(groups, len(X))
-        data = federation_of(self._schema(X, classes), X, y, values, codes)
+        warn_of_many_groups(len(values), len(X))
+        target_scale = (0.0, 1.0) if classes else (float(y.mean()), float(y.std()))
+        schema = replace(self._schema(X, classes), target_scale=target_scale)
+        data = federation_of(schema, X, y, values, codes)
         method: MethodChoice = self.method if len(values) > 1 else "fedavg"
         result = fit(data, method, learner=self.learner, seed=seed_of(self.random_state), **self._fit_options(values))
         self.result_: Result = result
@@ -79,6 +96,7 @@ class ClusteredEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn ha
         self.cluster_ = dict(zip(values.tolist(), result.assignments.values(), strict=True))
         self.weights_ = shares_of(result)
         self.n_iter_ = max(1, len(result.records))
+        _warn_unless_converged(result)
         return self
 
     def _fit_options(self, groups: Array) -> dict[str, Any]:
@@ -110,7 +128,9 @@ class ClusteredEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn ha
         if groups is not None:
             names, codes = codes_of(groups, len(rows))
             ids, trained = [group_id(name) for name in names.tolist()], self.result_.assignments
-            warn_of_spellings([name for name in ids if name not in trained], trained)
+            new = [name for name in ids if name not in trained]
+            warn_of_spellings(new, trained)
+            _warn_without_support(new, support)
         elif np.count_nonzero(self.weights_) > 1:
             warnings.warn(
                 f"predict was called without groups, so that all rows are predicted by the mixture of "
@@ -163,3 +183,33 @@ class ClusteredEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn ha
     def _targets(self, y: Array) -> Array:
         """Return labels as the result knows them."""
         raise NotImplementedError
+
+
+def _warn_without_support(new: list[str], support: Any) -> None:
+    """Warn of new groups without labelled rows although there are labelled rows of others."""
+    if not isinstance(support, tuple | list) or len(support) != 3:
+        return
+    known = {group_id(group) for group in np.asarray(support[2], dtype=object).tolist()}
+    lost = [name for name in new if name not in known]
+    if lost:
+        warnings.warn(
+            f"support has no rows of {len(lost)} new group{'' if len(lost) == 1 else 's'}, such as {shown(lost[0])}: "
+            "they are predicted by the mixture of all models",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _warn_unless_converged(result: Result) -> None:
+    """Warn if the last round was the last one allowed and the training loss was still falling."""
+    losses = [record.loss for record in result.records if record.loss is not None]
+    if result.metrics.stopped is not None or len(losses) <= RECENT_ROUNDS:
+        return
+    before, last = losses[-RECENT_ROUNDS - 1], losses[-1]
+    if before - last > FALLING * losses[0]:
+        warnings.warn(
+            f"the training loss still fell by {1 - last / before:.1%} in the last {RECENT_ROUNDS} of "
+            f"{len(result.records)} rounds: increase rounds, or standardise the features",
+            ConvergenceWarning,
+            stacklevel=4,
+        )

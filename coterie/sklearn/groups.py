@@ -16,7 +16,8 @@ from coterie.core.schema import Schema
 from coterie.data.arrays import stack_shard
 from coterie.data.columns import LONGEST_WHOLE
 from coterie.data.encode import scaled
-from coterie.data.table import RECOMMENDED, step_size
+from coterie.data.remarks import FEW_ROWS
+from coterie.data.table import RECOMMENDED, step_size, usual_learner
 from coterie.errors import InputError
 from coterie.training.result import Result
 
@@ -47,6 +48,8 @@ def codes_of(groups: npt.ArrayLike | None, rows: int) -> tuple[Array, npt.NDArra
             stacklevel=4,
         )
         return np.array([ONE_GROUP], dtype=object), np.zeros(rows, np.int64)
+    if isinstance(groups, list | tuple) and any(group is None or group != group for group in groups):
+        raise InputError("groups has missing values: give the group of each row")  # NumPy would make them texts
     values = column_or_1d(check_array(groups, ensure_2d=False, dtype=None, ensure_all_finite=False))
     if len(values) != rows:
         raise InputError(f"{rows} rows but {len(values)} groups: give the group of each row")
@@ -58,6 +61,16 @@ def codes_of(groups: npt.ArrayLike | None, rows: int) -> tuple[Array, npt.NDArra
         raise InputError("groups are floating-point numbers that have lost their last digits: give them as texts")
     found, codes = np.unique(values, return_inverse=True)
     return found, codes.astype(np.int64)
+
+
+def warn_of_many_groups(groups: int, rows: int) -> None:
+    """Warn if most groups have a single row, as where the rows were given as groups."""
+    if groups > rows / 2 and rows >= FEW_ROWS:
+        warnings.warn(
+            f"{groups} groups in {rows} rows only, of which nothing can be learned: are they the groups?",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def group_id(group: object) -> str:
@@ -74,7 +87,7 @@ def federation_of(schema: Schema, X: Array, y: Array, groups: Array, codes: npt.
         squares = (features**2).sum(axis=1)
     recommended = {
         **RECOMMENDED,
-        "learner": "logistic" if schema.classes else "linear:bias=true",
+        "learner": usual_learner(schema),
         "lr": step_size(schema, squares, sizes),
     }
     train = stack_shard([group_id(group) for group in groups.tolist()], features, y[order], sizes.tolist())

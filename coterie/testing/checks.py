@@ -34,6 +34,7 @@ from coterie.core.shard import Positions
 from coterie.core.task import Task
 from coterie.data.arrays import from_arrays
 from coterie.engines.in_process import InProcess
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, InputError
@@ -238,7 +239,7 @@ def check_client_order(case: Case) -> None:
 def check_shards(case: Case) -> None:
     """Check that the division of clients into shards and blocks does not matter."""
     with patch.object(blocks, "PADDING_BYTES", 0):
-        cut = case.run(case.plan(), partial(Simulated, shards=2))
+        cut = case.run(case.plan(), partial(InShards, shards=2))
     _assert_same(case.run(), cut, "2 shards, a block for every size")
 
 

@@ -36,7 +36,14 @@ SENT_SEPARATELY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Tiers:
-    """The parts of a method that its rounds depend on."""
+    """The parts of a method that its rounds depend on.
+
+    Example:
+        >>> from coterie.methods import Tiers
+        >>> from coterie.tiers import LowestLoss
+        >>> Tiers(assignment=LowestLoss(), K=4).adapts
+        False
+    """
 
     objective: Objective = field(default_factory=Conditional)
     """Tier 1: how well a cluster explains a sample."""

@@ -47,6 +47,12 @@ class Prototypes(Distance):
 
     Under `cscp` nothing else counts: clients are far apart if p(y|x) differs. Under `ascp` the mean feature of all
     samples also counts, so that any distribution shift separates clients.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import Prototypes
+        >>> Tiered(distance=Prototypes("ascp")).tiers().distance.principle
+        'ascp'
     """
 
     principle: Literal["cscp", "ascp"] = "cscp"
@@ -194,6 +200,11 @@ class PrincipalAngles(Distance):
     Only p(x) counts: clients that label the same inputs differently are at distance zero. With `per_class`, `least` is
     the smallest angle over all pairs of classes, which does not see swapped labels either; `sum` compares equal classes
     and does.
+
+    Example:
+        >>> from coterie.tiers import PrincipalAngles
+        >>> PrincipalAngles(p=3).needs
+        'inputs'
     """
 
     p: int = 3
@@ -201,7 +212,7 @@ class PrincipalAngles(Distance):
     per_class: bool = False
     """Whether there is one subspace for each class."""
     angle: Literal["least", "sum"] = "least"
-    """The least principal angle, or the sum of all; `sum` with `per_class` takes the mean over common classes."""
+    """The smallest principal angle, or the sum of all; `sum` with `per_class` takes the mean over common classes."""
     needs: ClassVar[Needs] = "inputs"
     reveals: ClassVar[dict[str, str]] = {
         "subspace": "the leading directions of its samples (of each class, with per_class): the first is close to "
@@ -229,7 +240,7 @@ class PrincipalAngles(Distance):
         return as_distances(distances, 90.0 * self.p)
 
     def _least(self, one: Tensor, others: Tensor) -> Tensor:
-        """Return angles (b,) of bases (G, d, p) and (b, G, d, p): the least over all pairs of parts."""
+        """Return angles (b,) of bases (G, d, p) and (b, G, d, p): the smallest over all pairs of parts."""
         cosines = torch.linalg.svdvals(torch.einsum("gdp,bhdq->bghpq", one, others))
         return degrees(cosines.flatten(1).amax(dim=1))
 
@@ -264,6 +275,12 @@ class AnchorCosine(Distance):
     """1 - cos of two clients' updates after one epoch on the same frozen model, which each client sends once. (StoCFL)
 
     Such vectors can be compared across rounds; updates of models that are being trained cannot.
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import AnchorCosine
+        >>> AnchorCosine().server_pairwise({"anchor": torch.tensor([[2.0, 0.0], [0.0, 1.0]])}).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
     """
 
     needs: ClassVar[Needs] = "anchor"

@@ -19,7 +19,7 @@ from coterie.tiers.split_test import ERROR_RATE, SplitTest
 from coterie.tiers.tree_test import CountedByHalves, count_by_halves, directions
 from coterie.tiers.view import View
 
-HALF_ROWS = "half_introductions"
+HALF_ROWS = "half_onboarding_rows"
 """Name of the state array, (m, 1 + 2 W), of every client's number of samples and onboarding row, zeros at first."""
 
 
@@ -32,6 +32,11 @@ class GroupByHalves(ProcedureStep):
     there are more groups than before, all clients are regrouped by k-means on directions; otherwise the new clients
     join the nearest group. The number of groups never falls. The tests of round t use the share 6 / (pi^2 t^2) of the
     error rate.
+
+    Example:
+        >>> from coterie.tiers import GroupByHalves
+        >>> GroupByHalves(rate=0.01).onboards
+        True
     """
 
     rate: float = ERROR_RATE

@@ -22,7 +22,16 @@ from coterie.learners.base import Learner, has_features
 @register("conditional")
 @dataclass(frozen=True)
 class Conditional(Objective):
-    """L_k = p_k(y|x): a cluster is judged by its predictions alone."""
+    """L_k = p_k(y|x): a cluster is judged by its predictions alone.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import Conditional, LowestLoss
+        >>> Tiered(objective=Conditional(), assignment=LowestLoss(), clusters=4).tiers().K
+        4
+    """
+
+    plain: ClassVar[bool] = True
 
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         return losses
@@ -39,6 +48,12 @@ class Ratio(Objective):
 
     A cluster gains nothing from containing much of a class, so that p(y|x) separates clients and not their labels.
     (FedRC)
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import EMMixture, Ratio
+        >>> Tiered(objective=Ratio(), assignment=EMMixture(), clusters=3).tiers().objective.counts
+        ('labels',)
     """
 
     counts: ClassVar[tuple[str, ...]] = ("labels",)
@@ -88,6 +103,12 @@ class Joint(Objective):
 
     z is an embedding that is never trained; the Sigma_a are diagonal. Without `gaussians`, each cluster has one
     Gaussian (a = b); with it, every Gaussian is paired with every model, and the component is p = a K + b.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import EMMixture, Joint
+        >>> Tiered(objective=Joint(embedding="inputs"), assignment=EMMixture()).tiers().objective.models_features
+        True
     """
 
     embedding: str = "auto"

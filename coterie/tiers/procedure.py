@@ -20,7 +20,14 @@ from coterie.tiers.view import Statistic, View, own_updates
 
 
 class ProcedureStep(Registered, ABC, family="procedure step"):
-    """Base class of rules that change the number of clusters."""
+    """Base class of rules that change the number of clusters.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.tiers import ProcedureStep
+        >>> from_text(ProcedureStep, "split-by-gap:rho=0.3").rho
+        0.3
+    """
 
     splits: ClassVar[bool] = False
     """Whether the step needs the update that each member made to its cluster's model."""
@@ -56,7 +63,13 @@ class ProcedureStep(Registered, ABC, family="procedure step"):
 
 @dataclass(frozen=True)
 class Procedure:
-    """The steps that run after every round, in this order; without steps the number of clusters is fixed."""
+    """The steps that run after every round, in this order; without steps the number of clusters is fixed.
+
+    Example:
+        >>> from coterie.tiers import Procedure, RemoveUnclaimed, SplitByGap
+        >>> Procedure((SplitByGap(rho=0.3), RemoveUnclaimed())).steps[0].rho
+        0.3
+    """
 
     steps: tuple[ProcedureStep, ...] = ()
 
@@ -114,6 +127,12 @@ class SplitByNorm(ProcedureStep):
     """CFL: splits a cluster by complete linkage if its mean update is small while some member's update is large.
 
     With distances of update cosines, complete linkage makes the largest similarity between the parts small.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import SplitByNorm, UpdateCosine
+        >>> Tiered(procedure=(SplitByNorm(eps1=0.4, eps2=1.6),), distance=UpdateCosine()).tiers().adapts
+        True
     """
 
     eps1: float
@@ -210,7 +229,13 @@ class SplitByGap(ProcedureStep):
 @register("remove-unclaimed")
 @dataclass(frozen=True)
 class RemoveUnclaimed(ProcedureStep):
-    """Removes clusters to which no client gives its largest weight, but never the last cluster."""
+    """Removes clusters to which no client gives its largest weight, but never the last cluster.
+
+    Example:
+        >>> from coterie.tiers import RemoveUnclaimed
+        >>> RemoveUnclaimed(grace=5).grace
+        5
+    """
 
     grace: int = 2
     """Number of rounds in which a cluster that comes from a split is not removed."""
@@ -260,6 +285,11 @@ class SplitBySpectrum(ProcedureStep):
 
     For all alpha0 and eps1, alpha*(t) rises to 1, and alpha is below 1 unless all updates point in the same direction.
     K therefore grows towards the number of clients unless `max_clusters` limits it.
+
+    Example:
+        >>> from coterie.tiers import SplitBySpectrum
+        >>> round(SplitBySpectrum(alpha0=0.5, eps1=4.0).server_threshold(10), 3)
+        0.884
     """
 
     alpha0: float
@@ -311,7 +341,12 @@ class MergeAbove(ProcedureStep):
     The portrait of a cluster is the sum of its members' onboarding rows, which has the direction of their mean. Pairs
     of clusters with cos >= tau merge. A chain of such pairs becomes one cluster, with the model of its largest part;
     ties go to the oldest. New clients have no model yet: if no older cluster joins them, they get the overall model. A
-    client that joins a cluster in its first round therefore never needs a model of its own.
+    client that joins a cluster in its first round therefore never needs a separate model.
+
+    Example:
+        >>> from coterie.tiers import MergeAbove
+        >>> MergeAbove(tau=0.5).compare
+        'sampled'
     """
 
     tau: float
@@ -352,7 +387,7 @@ class MergeAbove(ProcedureStep):
             return [k for k, size in enumerate(view.sizes()) if size > 0], view.portraits
         here = torch.from_numpy(view.taking_part)
         here = here[view.choice[here] >= 0]
-        rows, own = view.state.introductions[here], view.choice[here]
+        rows, own = view.state.onboarding_rows[here], view.choice[here]
         sums = rows.new_zeros(view.K, rows.shape[1]).index_add(0, own, rows)
         return sorted(set(own.tolist())), sums
 

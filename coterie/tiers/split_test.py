@@ -319,7 +319,14 @@ def bipartition_by(parting: Parting, distance: Distance, rows: Params) -> tuple[
 @register("split-by-test")
 @dataclass(frozen=True)
 class SplitByTest(ProcedureStep):
-    """Splits a cluster if its members differ and separate models lower the loss, by tests on held-out halves."""
+    """Splits a cluster if its members differ and separate models lower the loss, by tests on held-out halves.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import SplitByTest, UpdateCosine
+        >>> Tiered(procedure=(SplitByTest(every=5),), distance=UpdateCosine()).tiers().adapts
+        True
+    """
 
     partings: tuple[Parting, ...] = ("distance", "updates")
     """Ways to divide the members of a cluster; the one with the larger gain counts, and they share the level."""
@@ -372,6 +379,11 @@ class MergeByTest(ProcedureStep):
 
     Each test compares two clusters with similar models; a cluster is in at most one pair. New clusters wait for the
     next trial.
+
+    Example:
+        >>> from coterie.tiers import MergeByTest, Procedure, SplitByTest
+        >>> len(Procedure((SplitByTest(), MergeByTest())).steps)
+        2
     """
 
     every: int = 5
@@ -402,6 +414,11 @@ class OwnBodiesByTest(ProcedureStep):
     """Gives every cluster its own body if this lowers the loss on held-out halves of the clients' samples.
 
     Bodies are never shared again.
+
+    Example:
+        >>> from coterie.tiers import OwnBodiesByTest
+        >>> OwnBodiesByTest(every=10).every
+        10
     """
 
     every: int = 5

@@ -163,7 +163,7 @@ class Spending:
     settings: RunSettings
     hashes: Words
     visits: Positions = field(init=False)
-    """(m,) number of times that each client was asked."""
+    """Number of times that each client was asked, (m,)."""
 
     def __post_init__(self) -> None:
         self.visits = np.zeros(len(self.hashes), dtype=np.int64)

@@ -8,9 +8,10 @@ contains the decision rule. Test data is not used.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import partial
+from itertools import combinations, product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,7 +45,7 @@ PART = 0.5
 """Largest share of the rounds that a trial run takes (docs/choosing-clusters.md)."""
 SETTLED, SETTLED_ROUNDS = 1e-3, 5
 """A trial run ends when its training loss has not fallen by this share for this many consecutive rounds."""
-MAX_WORSE_IN_A_ROW = 2
+MAX_CONSECUTIVE_WORSE = 2
 """No larger K is tried if this many in a row after the best one have a higher held-out loss."""
 REPEATABLE = 0.8
 """Agreement between trial runs below which the user is warned that the clusters are unreliable."""
@@ -54,6 +55,8 @@ ABSENT = -1
 
 Outcome = dict[str, Any]
 """Result of a trial run, ready for JSON; see `_outcome`."""
+RunTrials = Callable[[Sequence[Callable[[], Plan]]], Generator[Outcome, None, None]]
+"""Function that yields the outcomes of trial runs in their order; the runs may be carried out in advance."""
 OnTrial = Callable[[int, int], None]
 """Function of the number of finished trial runs and their largest possible number. It is called before the first trial
 run and after each; both numbers are equal if larger numbers of clusters are skipped."""
@@ -76,11 +79,11 @@ class Trials:
     """Results and costs of all trial runs."""
 
     losses: Floats
-    """(K, S, m) held-out loss of each client, for 1, 2, ... clusters and each seed; NaN if nothing is held out."""
+    """Held-out loss of each client, for 1, 2, ... clusters and each seed, (K, S, m); NaN if nothing is held out."""
     clusters: Ints
-    """(K, S, m) cluster of each client, or `ABSENT`."""
+    """Cluster of each client, or `ABSENT`, (K, S, m)."""
     sizes: Ints
-    """(m,) number of training samples of each client, held-out ones included."""
+    """Number of training samples of each client, held-out ones included, (m,)."""
     rounds: int
     """Largest number of rounds of a trial run."""
     bytes_up: int
@@ -89,17 +92,17 @@ class Trials:
 
 
 def choose(
-    plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
+    plan: Plan, run_trials: RunTrials, log: TrialLog | None = None, on_trial: OnTrial | None = None
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan with its number of clusters, and the findings, ready for JSON.
 
     Args:
         plan: A plan whose number of clusters is chosen by trial runs.
-        train: Runs a plan to its end.
+        run_trials: Carries out trial runs.
         log: Log of finished trial runs; those that it contains are not run again.
         on_trial: Called after each trial run.
     """
-    trials = _trials(plan, train, log, on_trial)
+    trials = _trials(plan, run_trials, log, on_trial)
     agreements = [agreement(row, trials.sizes) for row in trials.clusters]
     in_use = [_in_use(row) for row in trials.clusters]
     # extra clusters only help a random start: if all clients are in one cluster, K is 1
@@ -217,9 +220,7 @@ def _warnings_about(K: int, agreements: Sequence[float | None], in_use: Sequence
 # ---- the trials ----------------------------------------------------------------------------------------------------
 
 
-def _trials(
-    plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
-) -> Trials:
+def _trials(plan: Plan, run_trials: RunTrials, log: TrialLog | None = None, on_trial: OnTrial | None = None) -> Trials:
     data, rounds = _own_samples(plan), trial_rounds(plan)
     most, seeds = most_clusters(plan), int(trial_settings(plan).choose_seeds)
     known = [] if log is None else log.read()
@@ -227,13 +228,15 @@ def _trials(
     outcomes: list[list[Outcome]] = []
     done = 0
     on_trial(len(known), most * seeds)
-    for k in range(most):
+    unknown = list(product(range(most), range(seeds)))[len(known) :]
+    found = run_trials([partial(_trial, plan, data, k + 1, s, rounds) for k, s in unknown])
+    for _ in range(most):
         outcomes.append([])
-        for s in range(seeds):
+        for _ in range(seeds):
             if done < len(known):
                 outcome = known[done]
             else:
-                outcome = _outcome_of(_trial(plan, data, k + 1, s, rounds), train)
+                outcome = next(found)
                 if log is not None:
                     log.append(outcome)
                 on_trial(done + 1, most * seeds)
@@ -241,6 +244,7 @@ def _trials(
             outcomes[-1].append(outcome)
         if _is_past_best(_losses(outcomes), data.sizes):
             break
+    found.close()  # later trial runs are not needed
     if done < most * seeds:
         on_trial(done, done)
     flat = [outcome for row in outcomes for outcome in row]
@@ -253,6 +257,16 @@ def _trials(
     )
 
 
+def one_by_one(train: Callable[[Plan], Result]) -> RunTrials:
+    """Return a function that carries out trial runs in this process, each when its outcome is needed."""
+
+    def run(trials: Sequence[Callable[[], Plan]]) -> Generator[Outcome, None, None]:
+        for trial in trials:
+            yield outcome_of(trial(), train)
+
+    return run
+
+
 def _losses(outcomes: Sequence[Sequence[Outcome]]) -> Floats:
     """Return the held-out losses, (K, S, m); losses that are not finite are stored as text."""
     return np.array([[[float(loss) for loss in outcome["losses"]] for outcome in row] for row in outcomes])
@@ -261,10 +275,11 @@ def _losses(outcomes: Sequence[Sequence[Outcome]]) -> Floats:
 def _is_past_best(losses: Floats, sizes: Ints) -> bool:
     """Return whether the last numbers of clusters were all worse than an earlier one; larger ones are then skipped."""
     mean = HeldOut.of(losses, sizes, SHARE).mean
-    return len(mean) - 1 - int(mean.argmin()) >= MAX_WORSE_IN_A_ROW
+    return len(mean) - 1 - int(mean.argmin()) >= MAX_CONSECUTIVE_WORSE
 
 
-def _outcome_of(trial: Plan, train: Callable[[Plan], Result]) -> Outcome:
+def outcome_of(trial: Plan, train: Callable[[Plan], Result]) -> Outcome:
+    """Carry out a trial run and return its result, ready for JSON."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)  # a trial run that diverges is not chosen
         return _outcome(trial, train(trial))
@@ -320,6 +335,6 @@ def _judging_bytes(result: Result) -> tuple[int, int]:
     Every client receives all models and returns three numbers for each restart: its training loss, by which the restart
     is chosen, its cluster, and its held-out loss.
     """
-    starts, model = len(result.metrics.get("start_losses", [0])), result.parameters[0]
+    starts, model = len(result.metrics.get("restart_losses", [0])), result.parameters[0]
     sent = sum(p.numel() * p.element_size() for p in model.values()) * len(result.parameters) * starts
     return 8 * 3 * starts * len(result.clients), sent * len(result.clients)

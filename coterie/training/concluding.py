@@ -86,12 +86,12 @@ def _metrics(end: FinalSnapshot, found: Mapping[str, Any]) -> Metrics:
     kinds = ("moment_descent", "one_shot", "grouping", "chosen")
     initial = next(({kind} for kind in kinds if kind in found), set())
     before = [found[kind] for kind in ({"diagnosed", RATE, REFIT} & found.keys()) | initial]
-    seconds = round(sum(record.seconds for record in records), 3) + found.get("beginning_seconds", 0)
+    seconds = round(sum(record.seconds for record in records), 3) + found.get("initialization_seconds", 0)
     exchanges = {"exchanges": len(records) + sum(each["exchanges"] for each in before)} if before else {}
     return Metrics(
         diverged=end.why_diverged is not None,
         why_diverged=end.why_diverged,
-        loss=finite(end.start_losses[end.restart]),
+        loss=finite(end.restart_losses[end.restart]),
         clusters=len(np.unique(end.known)),
         clients=len(end.known),
         evaluated_on=end.plan.evaluated_on,
@@ -127,7 +127,7 @@ class FinalSnapshot(Snapshot):
     ) -> FinalSnapshot:
         """Return the last snapshot of the restart to keep."""
         settled = final_assignment(plan, state)
-        losses = settled.start_losses.tolist()
+        losses = settled.restart_losses.tolist()
         return cls(
             plan, state, settled.restart, settled.own, losses, records, epsilon, settled=settled, automatic=automatic
         )
@@ -152,7 +152,7 @@ class FinalSnapshot(Snapshot):
 
     @cached_property
     def asked(self) -> Tensor:
-        """(m,) clusters of the clients that are asked for scores, -1 for the others."""
+        """Clusters of the clients that are asked for scores, -1 for the others, (m,)."""
         with_samples = self.with_validation_samples if self.data.tested is None else self.with_test_samples
         return self.honest(with_samples(self.choice))
 
@@ -230,7 +230,7 @@ def _why_diverged(end: FinalSnapshot) -> str | None:
     outcome = divergence.Outcome(
         models_finite=all(bool(torch.isfinite(p).all()) for p in end.clusters.all_models().values()),
         updates_finite=not last,
-        loss=end.start_losses[end.restart] if plan.may_evaluate else None,
+        loss=end.restart_losses[end.restart] if plan.may_evaluate else None,
         trained=settled.trained,
         unfit=tuple(plan.data.clients[i] for i in settled.unfit),
         evaluated=evaluated,
@@ -306,15 +306,15 @@ class FinalAssignment:
     positions: np.ndarray
     """Positions of the clients that answered."""
     own: Tensor
-    """(m,) final cluster of each client, or -1."""
+    """Final cluster of each client, or -1, (m,)."""
     restart: int
     """The restart to keep."""
-    start_losses: np.ndarray
-    """(R,) mean training loss of each restart."""
+    restart_losses: np.ndarray
+    """Mean training loss of each restart, (R,)."""
     weights: np.ndarray | None = None
-    """(answered, K) weights of each client, if clients keep weights."""
+    """Weights of each client, if clients keep weights, (answered, K)."""
     components: np.ndarray | None = None
-    """(answered, P) weights of the components of the objective."""
+    """Weights of the components of the objective, (answered, P)."""
     unfit: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Those of `positions` whose training loss is not finite."""
     trained: float | None = None
@@ -466,7 +466,7 @@ def _components(end: FinalSnapshot) -> dict[int, Any]:
 
 
 CLIENT_COLUMNS: Mapping[str, Column] = {
-    "liar": _is_attacker,
+    "attacker": _is_attacker,
     "truth": _true_group,
     "posterior": _posterior,
     "samples_needed": _samples_needed,

@@ -38,7 +38,7 @@ class Diagnostics:
     learner: Learner
     clusters: Clusters
     own: Tensor
-    """(m,) final cluster of each client, or -1."""
+    """Final cluster of each client, or -1, (m,)."""
     round: int = field(kw_only=True)
     """Number of the last round."""
     lr: float | None = field(kw_only=True)
@@ -53,7 +53,7 @@ class Diagnostics:
     shares_models: bool = field(kw_only=True)
     """Whether clients share the models of clusters."""
     tested: Tensor | None = field(kw_only=True)
-    """(m,) as `own`, with -1 for clients without held-out samples; None if no client has any."""
+    """As `own`, with -1 for clients without held-out samples, (m,); None if no client has any."""
     kept: Own | None = field(kw_only=True)
     """State that clients keep and predict with; None if they predict with the model of their cluster."""
 

@@ -14,7 +14,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.dataset import ClientDirectory
 from coterie.core.federation import Federation
 from coterie.core.plain import from_plain, from_text
-from coterie.core.schema import Schema
+from coterie.core.schema import Schema, plain_column
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError, shown, unknown_name
 from coterie.evaluate.certainty import SURE, ask_evidence, measure_certainty
@@ -67,7 +67,8 @@ def _from_text(text: str) -> tuple[Initializer, EarlierRun | None]:
     if text == GivenModels.name:
         return GivenModels(()), None  # of a resumed run, whose models are in the checkpoint
     if not os.path.exists(text):  # noqa: PTH110 (Path.exists raises where the text cannot be a path)
-        raise ConfigError(f"{shown(text)} is not a run folder, and {unknown_name('init', name, Initializer.members)}")
+        advice = str(unknown_name("init", name, Initializer.members)).partition(": ")[2]
+        raise ConfigError(f"{shown(text)} is not a run folder, and no initializer has this name: {advice}")
     return _from_result(load(text), text)
 
 
@@ -84,7 +85,7 @@ def check_schema(earlier: EarlierRun, now: Schema) -> None:
     before = earlier.schema
     if before is None:
         return
-    if (before.columns, before.classes) != (now.columns, now.classes):
+    if (_meaning(before), before.classes) != (_meaning(now), now.classes):
         raise ConfigError(
             "init: the earlier run has other columns or class labels than this data, so its models have another "
             "meaning: read the table with from_table(..., schema=earlier.schema)"
@@ -95,6 +96,12 @@ def check_schema(earlier: EarlierRun, now: Schema) -> None:
             "and drift is overstated: read the table with from_table(..., schema=earlier.schema)",
             stacklevel=2,
         )
+
+
+def _meaning(schema: Schema) -> list[dict[str, object]]:
+    """Return what the features mean: the columns without the means and values of the table that they were fitted to."""
+    columns = [plain_column(column) for column in schema.columns]
+    return [{name: value for name, value in each.items() if name not in ("fill", "values")} for each in columns]
 
 
 def clients_with_drift(

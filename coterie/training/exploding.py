@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
-from coterie.core.dataset import FederatedDataset
 from coterie.methods.rates import RATE
 from coterie.training import divergence
 from coterie.training.planning import Plan
@@ -34,21 +31,15 @@ def reference_of(plan: Plan, records: Sequence[RoundRecord], running: bool = Fal
     """
     clean = not plan.method.initializer.models_trained and (running or plan.tiers.local.full_batch_steps is not None)
     first = next((record.loss for record in records if record.loss is not None), None)
-    return divergence.reference(plan.learner.classes, _zero_loss(plan), first, clean)
-
-
-def _zero_loss(plan: Plan) -> float | None:
-    """Return the training loss of a model that always predicts 0; None for classes and for remote clients."""
-    if plan.learner.classes is not None or not isinstance(plan.data, FederatedDataset):
-        return None
-    targets = plan.data.train.y[None].double()
-    return float(plan.learner.loss(torch.zeros_like(targets), targets).mean())
+    return divergence.reference(plan.learner.classes, plan.loss_of_zero, first, clean)
 
 
 def has_exploded(plan: Plan, records: Sequence[RoundRecord]) -> bool:
     """Return whether the loss of the last rounds is far too high, or not finite, and has not fallen."""
     last = [record.loss for record in records[-ROUNDS:]]
-    if len(last) < ROUNDS or any(record.answered == 0 for record in records[-ROUNDS:]):
+    if len(last) < ROUNDS or (last[-1] is not None and last[0] is not None and last[-1] < last[0]):
+        return False
+    if any(record.answered == 0 for record in records[-ROUNDS:]):
         return False
     finite = [loss for loss in last if loss is not None]
     if not finite:
@@ -80,4 +71,4 @@ def lowered_rate(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> Ma
         "bytes_down": rate["bytes_down"] + sum(record.bytes_down for record in records),
     }
     spent = sum(record.seconds for record in records)
-    return {**found, RATE: again, "beginning_seconds": round(found.get("beginning_seconds", 0) + spent, 6)}
+    return {**found, RATE: again, "initialization_seconds": round(found.get("initialization_seconds", 0) + spent, 6)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.dataset import ClientDirectory
+from coterie.cluster.executor import chosen_executor
+from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.numbers import finite_numbers
 from coterie.core.state import ServerState
 from coterie.data import SCENARIOS, scenario
@@ -21,6 +23,8 @@ from coterie.diagnosis.values import Diagnosis
 from coterie.engines.in_process import InProcess
 from coterie.errors import CoterieError, DivergenceWarning, RunError, memory_failures
 from coterie.learners import LearnerChoice
+from coterie.learners.base import has_features
+from coterie.learners.linear import Linear
 from coterie.methods.initializers import GivenModels
 from coterie.methods.rates import RATE, find_rate
 from coterie.plugins.loading import load_installed
@@ -36,7 +40,7 @@ from coterie.training.callbacks.internal import (
     counts_questions,
     write_clients,
 )
-from coterie.training.choosing import OnTrial, StopWhenSettled, choose
+from coterie.training.choosing import OnTrial, Outcome, StopWhenSettled, choose, one_by_one, outcome_of
 from coterie.training.concluding import conclude, has_stopped
 from coterie.training.divergence import DIVERGED, overflow_refused
 from coterie.training.earlier import EarlierRun, check_schema, clients_with_drift
@@ -50,6 +54,13 @@ from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
 from coterie.training.stopping import Settling, Watch
+from coterie.training.trials import TrialJob, on_workers
+
+FAR_MEAN, FAR_SCALE = 10.0, 10.0
+"""Mean of targets, and scale of drawn coefficients, in standard deviations of the targets, beyond which one of several
+linear models often attracts all clients."""
+LARGEST_MEAN, LARGEST_RATIO = 3.0, 10.0
+"""Largest mean of a target, and ratio of its standard deviation to 1 in both directions, that a network learns well."""
 
 Callbacks = Sequence[Callback | OnRound]
 """Callbacks, or functions that are called with the record of each round and end the run by returning True."""
@@ -63,6 +74,7 @@ def fit(
     out: str | Path | None = None,
     callbacks: Callbacks = (),
     on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> Result:
     """Find the groups among clients and train a model for each.
@@ -78,6 +90,8 @@ def fit(
             returns True, the run ends after this round; if it raises an exception, the folder can be resumed.
         on_trial: Called with the number of finished trial runs and their total number, if trial runs choose the number
             of clusters (`clusters="auto"`).
+        executor: A `concurrent.futures.Executor` that carries out these trial runs several at a time; `workers`, an
+            option, names processes of Dask for them (docs/cluster.md).
         **options: Settings of the run (`rounds`, `seed`, `participation`, ...) and of the method by their short names
             (`coterie describe NAME` lists them); they replace the fields of a typed method. `init` also accepts a run
             folder, an earlier result, or K models as dicts of named arrays.
@@ -97,19 +111,23 @@ def fit(
         >>> len(result.models)
         4
     """
-    return carry_out(prepare(data, method, learner, options), out, callbacks, on_trial)
+    return carry_out(prepare(data, method, learner, options), out, callbacks, on_trial, executor)
 
 
 def carry_out(
-    plan: Plan, out: str | Path | None = None, callbacks: Callbacks = (), on_trial: OnTrial | None = None
+    plan: Plan,
+    out: str | Path | None = None,
+    callbacks: Callbacks = (),
+    on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Run a plan from its first round, in a new folder if `out` is given."""
     if out is None:
-        return execute(initialize_run(plan, on_trial=on_trial), None, callbacks)
+        return execute(initialize_run(plan, on_trial=on_trial, executor=executor), None, callbacks)
     claimed = RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), counts_questions(plan), plan.diagnosis)
     with claimed as folder:
         try:
-            initialized = initialize_run(plan, folder.trials(), on_trial)
+            initialized = initialize_run(plan, folder.trials(), on_trial, executor)
         except CoterieError:
             folder.abandon()  # a mistake found before the first round leaves no folder behind
             raise
@@ -149,7 +167,7 @@ def initialize(plan: Plan) -> Initialized:
         found |= initial.found
         plan = plan.decided(initial.clusters)
         if RATE in found:
-            found["beginning_seconds"] = round(spent + found.get("beginning_seconds", 0), 6)
+            found["initialization_seconds"] = round(spent + found.get("initialization_seconds", 0), 6)
         if plan.earlier is not None:
             before = plan.earlier.assignments
             found["drift"] = clients_with_drift(
@@ -157,31 +175,80 @@ def initialize(plan: Plan) -> Initialized:
             )
         if plan.diagnosis is not None:
             found = _with_diagnosis(found, plan.diagnosis)
-    for note in (*notes, *initial.notes):
+    for note in (*notes, *_target_notes(plan), *initial.notes):
         warnings.warn(note, stacklevel=4)
     return Initialized(plan, initial.state, finite_numbers(found))
 
 
+def _target_notes(plan: Plan) -> list[str]:
+    """Return a note if models start far from the targets, so that one of them may attract all clients.
+
+    Linear models of a table start at its targets.
+    """
+    schema = plan.data.schema
+    if not schema.is_table:
+        return _odd_targets(plan)
+    mean, deviation = schema.target_scale
+    of_usual_size = abs(mean) <= LARGEST_MEAN and 1 / LARGEST_RATIO <= deviation <= LARGEST_RATIO
+    if schema.classes or of_usual_size or not has_features(plan.learner):
+        return []
+    return [
+        f"target {schema.target!r} has the mean {mean:.4g} and the standard deviation {deviation:.4g}, but a network "
+        f"starts near 0 and may not get there: train on ({schema.target} - {mean:.4g}) / {deviation:.4g} instead, or "
+        "use --learner linear:bias=true"
+    ]
+
+
+def _odd_targets(plan: Plan) -> list[str]:
+    """Return a note if several linear models are drawn far from the targets of arrays, or are much larger."""
+    data, learner = plan.data, plan.learner
+    drawn = plan.method.initializer.random and plan.method.groups.found
+    if not isinstance(data, FederatedDataset) or not isinstance(learner, Linear) or learner.center or not drawn:
+        return []
+    mean, deviation = float(data.train.y.mean()), float(data.train.y.std(unbiased=False))
+    if deviation == 0 or (abs(mean) <= FAR_MEAN * deviation and learner.scale <= FAR_SCALE * deviation):
+        return []
+    return [
+        f"the targets have the mean {mean:.4g} and the standard deviation {deviation:.4g}, but models start near 0 "
+        f"with coefficients of about {learner.scale:g}, so that one of them may attract all clients: standardise the "
+        f"targets, or use learner linear:bias=true,scale={deviation / 10:.3g},center={mean:.6g}"
+    ]
+
+
 @memory_failures()
 @overflow_refused()
-def initialize_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None) -> Initialized:
+def initialize_run(
+    plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None, executor: Executor | None = None
+) -> Initialized:
     """Initialise a run, after trial runs have chosen the number of clusters if it depends on the data.
 
     Args:
         plan: The run.
         trials: Log of finished trial runs; those that it contains are not run again.
         on_trial: Called after each trial run.
+        executor: Executor that carries out the trial runs; by default the workers of the settings, if there are any.
     """
     if not plan.tries:
         return initialize(plan)
     clock = time.perf_counter()
-    plan, chosen = choose(plan, lambda trial: execute(initialize(trial), None, [StopWhenSettled()]), trials, on_trial)
+    elsewhere = chosen_executor(None if plan.settings.engine == "dask" else plan.settings.workers, executor)
+    run_trials = one_by_one(_train_trial) if elsewhere is None else on_workers(elsewhere, carry_out_trial)
+    plan, chosen = choose(plan, run_trials, trials, on_trial)
     spent = time.perf_counter() - clock
     for caution in chosen["warnings"]:
         warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
     initialized = initialize(plan)
-    seconds = round(spent + initialized.found.get("beginning_seconds", 0), 6)
-    return replace(initialized, found={**initialized.found, "chosen": chosen, "beginning_seconds": seconds})
+    seconds = round(spent + initialized.found.get("initialization_seconds", 0), 6)
+    return replace(initialized, found={**initialized.found, "chosen": chosen, "initialization_seconds": seconds})
+
+
+def _train_trial(plan: Plan) -> Result:
+    return execute(initialize(plan), None, [StopWhenSettled()])
+
+
+def carry_out_trial(text: str, sent: bytes | None) -> Outcome:
+    """Carry out a trial run in a worker; see `TrialJob`."""
+    return outcome_of(TrialJob.plan(text, sent), _train_trial)
 
 
 def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
@@ -194,8 +261,8 @@ def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, An
         "bytes_up": cost.bytes_up,
         "bytes_down": cost.bytes_down,
     }
-    seconds = round(cost.seconds + found.get("beginning_seconds", 0), 6)
-    return {**found, "diagnosed": diagnosed, "beginning_seconds": seconds}
+    seconds = round(cost.seconds + found.get("initialization_seconds", 0), 6)
+    return {**found, "diagnosed": diagnosed, "initialization_seconds": seconds}
 
 
 def _recorded(folder: RunFolder, plan: Plan, initialized: Initialized) -> Initialized:
@@ -203,7 +270,7 @@ def _recorded(folder: RunFolder, plan: Plan, initialized: Initialized) -> Initia
     write_clients(plan, folder)
     before, after = plan.config, initialized.plan.config
     decided = {name: value for name, value in after.items() if before.get(name) != value}
-    folder.begin(initialized.found, decided, initialized.state)
+    folder.initialize(initialized.found, decided, initialized.state)
     return initialized
 
 
@@ -218,6 +285,8 @@ def resume(
     callbacks: Callbacks = (),
     on_trial: OnTrial | None = None,
     warn: Callable[[str], None] = warnings.warn,
+    workers: str | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Resume an interrupted run; the result is the same as without the interruption.
 
@@ -228,6 +297,8 @@ def resume(
         callbacks: As in `fit`.
         on_trial: As in `fit`.
         warn: Called with warnings about the folder.
+        workers: Workers to use instead of those of the interrupted run, as in the option of this name.
+        executor: As in `fit`.
 
     Returns:
         The result of the run.
@@ -251,22 +322,27 @@ def resume(
     run.resumable()
     config = run.asked_config
     data = _data_again(config, data, run.path)
+    if config.get("engine") != "dask":
+        data = data.in_memory()
     if data.fingerprint() != run.fingerprint:
         raise RunError(
             f"{folder}: the data differs from that of the run: pass the same to coterie.resume(folder, data)"
         )
     method, options = method_of_config({name: value for name, value in config.items() if name not in data.options})
     chosen = options.pop("learner", None)
+    if workers is not None:
+        options["workers"] = workers
     plan = prepare(data, method, chosen if learner is None else learner, options)
-    return go_on(plan, run, callbacks, warn, on_trial)
+    return continue_plan(plan, run, callbacks, warn, on_trial, executor)
 
 
-def go_on(
+def continue_plan(
     plan: Plan,
     run: RunFolder,
     callbacks: Callbacks = (),
     warn: Callable[[str], None] = warnings.warn,
     on_trial: OnTrial | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """Continue a plan from the last checkpoint of its folder, or from its first round if there is none."""
     plan = replace(plan, diagnosis=run.diagnosis)
@@ -280,9 +356,9 @@ def go_on(
                     f"{run.path} has no checkpoint to resume from, and its first models were given in Python: run it "
                     "again with the same models"
                 )
-            initialized = _recorded(run, plan, initialize_run(plan, run.trials(), on_trial))
+            initialized = _recorded(run, plan, initialize_run(plan, run.trials(), on_trial, executor))
         else:
-            initialized = _resumed(plan, state, run.beginning, run.settled)
+            initialized = _resumed(plan, state, run.findings, run.settled)
         return execute(initialized, run, callbacks, records, best)
 
 
@@ -398,7 +474,7 @@ def _started_again(initialized: Initialized, found: Mapping[str, Any], folder: R
         plan.federation.store.clear()
     again = replace(initialize(plan), found=found)
     if folder is not None:
-        folder.begin_again(found, folder.settled | {"lr": rate["lr"]}, again.state)
+        folder.initialize_again(found, folder.settled | {"lr": rate["lr"]}, again.state)
     return again
 
 

@@ -25,7 +25,7 @@ from coterie.evaluate.metrics import parameter_error, worst_tenth
 from coterie.evaluate.subspace import subspace_distance
 from coterie.learners.representation import Representation
 from coterie.methods.round import Step
-from coterie.training.records import ClientResult, Metrics, RoundRecord, attributes_of
+from coterie.training.records import EARLIER_NAMES, ClientResult, Metrics, RoundRecord, attributes_of
 from coterie.training.snapshot import Snapshot
 
 Compute = Callable[[Snapshot], Any]
@@ -156,17 +156,17 @@ def dying(shares: Tensor) -> list[int]:
     return clusters
 
 
-def _has_starts(now: Snapshot) -> bool:
-    return len(now.start_losses) > 1 or _had_starts(now)
+def _has_restarts(now: Snapshot) -> bool:
+    return len(now.restart_losses) > 1 or _had_restarts(now)
 
 
-def _had_starts(now: Snapshot) -> bool:
+def _had_restarts(now: Snapshot) -> bool:
     """Return whether an earlier round had several restarts, of which a race kept one."""
-    return bool(now.records) and "start" in now.records[-1]
+    return bool(now.records) and "restart" in now.records[-1]
 
 
-def _start(now: Snapshot) -> int:
-    return now.restart if len(now.start_losses) > 1 else int(now.records[-1]["start"])
+def _restart(now: Snapshot) -> int:
+    return now.restart if len(now.restart_losses) > 1 else int(now.records[-1]["restart"])
 
 
 def _subspace_distance(now: Snapshot) -> float | None:
@@ -326,19 +326,19 @@ BUILT_IN = (
         when="round",
     ),
     Measure(
-        "start",
-        _start,
-        label="start",
+        "restart",
+        _restart,
+        label="restart",
         description="restart whose figures are recorded",
-        applies=_has_starts,
+        applies=_has_restarts,
         unit="other",
     ),
     Measure(
-        "start_losses",
-        lambda now: list(now.start_losses),
-        label="start losses",
+        "restart_losses",
+        lambda now: list(now.restart_losses),
+        label="restart losses",
         description="training loss of each restart",
-        applies=lambda now: len(now.start_losses) > 1,
+        applies=lambda now: len(now.restart_losses) > 1,
         unit="other",
     ),
     Measure(
@@ -463,14 +463,14 @@ BUILT_IN = (
     *_best_of("accuracy", "best accuracy"),
     *_best_of("rmse", "best RMSE"),
     Measure(
-        "liars",
+        "attackers",
         _attackers,
         label="attackers",
         description="number of simulated attackers; scores and agreement are those of the other clients",
         applies=lambda now: _attackers(now) > 0,
         unit="count",
         when="end",
-        sentence="{liars} of {clients} clients ({poison}); scores and agreement are those of the other clients",
+        sentence="{attackers} of {clients} clients ({poison}); scores and agreement are those of the other clients",
     ),
     Measure(
         "sure",
@@ -575,8 +575,9 @@ BUILT_IN = (
 MEASURES: dict[str, Measure] = {each.name: each for each in BUILT_IN}
 """All measures by name, in the order in which tables show them."""
 
-RESERVED = frozenset(name for kind in (RoundRecord, ClientResult, Metrics) for name in attributes_of(kind))
-"""Names of required figures, which measures cannot use."""
+REQUIRED = frozenset(name for kind in (RoundRecord, ClientResult, Metrics) for name in attributes_of(kind))
+RESERVED = REQUIRED | frozenset(EARLIER_NAMES)
+"""Names that measures cannot use: those of required figures, and earlier names of figures."""
 
 
 def measured(now: Snapshot, moment: Moment) -> dict[str, Any]:
@@ -619,11 +620,14 @@ def measure(
         ConfigError: if the name is taken by another function. The same function may be added again, for example when a
             notebook cell runs twice.
 
-    Example::
-
-        @coterie.measure("largest_share", label="largest share", description="share of clients in the largest cluster")
-        def largest_share(now):
-            return max(now.sizes) / sum(now.sizes)
+    Example:
+        >>> import coterie
+        >>> @coterie.measure("largest_share", label="largest share", description="share of the largest cluster")
+        ... def largest_share(now):
+        ...     return max(now.sizes) / sum(now.sizes)
+        >>> data = coterie.scenario("mixed-regression", clients=8)
+        >>> coterie.fit(data, "fedavg", rounds=1).metrics["largest_share"]
+        1.0
     """
 
     def add(compute: Compute) -> Compute:

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.group import ClientGroup
-from coterie.core.blocks import Memory
 from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, torch_dtype
 from coterie.core.federation import Federation
+from coterie.core.keys import hash_ids
 from coterie.core.registry import UnknownMemberError
 from coterie.core.shard import ClientId
 from coterie.core.validation import check_validation_split, held_out_sizes
 from coterie.diagnosis.diagnose import diagnose
 from coterie.diagnosis.values import Diagnosis
-from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
-from coterie.engines.in_process import InProcess
+from coterie.engines.attacks import Attack, ModelAttack, attackers_of, read_attack, with_false_labels
+from coterie.engines.clients import ClientTerms
+from coterie.engines.in_shards import InShards
 from coterie.engines.remote import SIMULATION_OPTIONS, RemoteClients
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
+from coterie.engines.simulation import Simulation
 from coterie.errors import ConfigError, shown, unknown_name
+from coterie.files import read_tensors
 from coterie.learners import LEARNERS, LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
@@ -42,12 +46,14 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import EarlierRun, initializer_of
-from coterie.training.runs.files import read_tensors
+from coterie.training.evaluating import FIRST_ROUNDS, usual_interval
 
 LEAST_ROUNDS = 20
 """Number of rounds, after those of a race, before the training loss may count as settled with rounds=auto."""
-KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
-"""Bytes in which results that depend only on the samples are cached: at least this many, or features / KEPT_SHARE."""
+
+COMPILED_FROM = 1e10
+"""Number of multiplications in a run from which compiled code pays: it saves more time than the first compilation on a
+machine takes, two to four seconds. With less work, matrix products by torch are used."""
 
 MethodChoice = str | Method
 """Name of a method, or a typed value such as `IFCA(clusters=4)`; `AUTO` leaves the choice to a diagnosis."""
@@ -132,7 +138,7 @@ class Plan:
 
     @property
     def validated(self) -> Tensor | None:
-        """(m,) whether each client has validation samples; None if no samples are held out."""
+        """Whether each client has validation samples, (m,); None if no samples are held out."""
         share = self.settings.validation
         return None if share is None else torch.from_numpy(held_out_sizes(self.data.sizes, share) > 0)
 
@@ -145,7 +151,7 @@ class Plan:
 
     @property
     def attacking(self) -> Tensor:
-        """(m,) whether each client is a simulated attacker; used only to leave attackers out of the scores."""
+        """Whether each client is a simulated attacker, (m,); used only to leave attackers out of the scores."""
         if self.settings.poison is None:
             return torch.zeros(len(self.data.clients), dtype=torch.bool)
         attack = read_attack(self.settings.poison)
@@ -159,7 +165,26 @@ class Plan:
         cover this.
         """
         privacy = self.tiers.privacy
-        return privacy is None or not privacy.local or isinstance(self.federation, InProcess)
+        return privacy is None or not privacy.local or isinstance(self.federation, Simulation)
+
+    @cached_property
+    def loss_of_zero(self) -> float | None:
+        """Training loss of a model that always predicts 0; None for classes and for remote clients."""
+        if self.learner.classes is not None or not isinstance(self.data, FederatedDataset):
+            return None
+        targets = self.data.train.y[None].double()
+        return float(self.learner.loss(torch.zeros_like(targets), targets).mean())
+
+    def evaluates_after(self, rounds: int) -> bool:
+        """Return whether clients are evaluated after this number of rounds; they always are after the last round."""
+        every = self.settings.evaluate_every
+        if every == AUTO:
+            return rounds <= FIRST_ROUNDS or rounds % self._usual_interval == 0 or rounds == self.rounds
+        return rounds % every == 0 or rounds == self.rounds
+
+    @cached_property
+    def _usual_interval(self) -> int:
+        return usual_interval(self.data, self.federation.sizes, self.tiers, self.settings)
 
     @property
     def tries(self) -> bool:
@@ -199,7 +224,7 @@ class Plan:
         """Return the plan for other data, with this number of clusters and these settings."""
         method = self.method.with_options({"clusters": clusters})
         changed = replace(self.settings, **settings)
-        return _assembled(method, data, self.learner, changed, self.earlier)
+        return assembled(method, data, self.learner, changed, self.earlier)
 
 
 def prepare(
@@ -237,10 +262,12 @@ def _prepared(
     if init is not None:
         given["init"] = init
     _check_names(kind, data, given)
-    options = _layered(kind, data, given, typed=isinstance(method, Method))
+    options = _layered(kind, _with_own_rate(data, learner), given, typed=isinstance(method, Method))
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
     _check_effect(built, given)
     settings: RunSettings = from_options(RunSettings, options)
+    if settings.engine != "dask":
+        data = data.in_memory()
     choice = _learner_choice(learner, settings, data, kind)
     if isinstance(choice, str) and choice.partition(":")[0] not in LEARNERS:
         load_installed()
@@ -252,8 +279,9 @@ def _prepared(
         chosen, len(data.clients), None if settings.rounds == AUTO else settings.rounds
     )
     _check_open(built, chosen)
-    plan = _assembled(built, data, chosen, settings, earlier)
+    plan = assembled(built, data, chosen, settings, earlier)
     _check_trials(plan)
+    _check_workers(plan)
     return plan
 
 
@@ -420,6 +448,18 @@ def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]
     return values
 
 
+def _with_own_rate(data: ClientDirectory, learner: LearnerChoice | None) -> ClientDirectory:
+    """Return the data without its recommended learning rate if the user's learner is of another family."""
+    usual = str(data.recommended.get("learner", ""))
+    same = not usual or not learner or (isinstance(learner, str) and _family(learner) == _family(usual))
+    kept = {name: value for name, value in data.recommended.items() if same or name != "lr"}
+    return replace(data, recommended=kept)
+
+
+def _family(learner: str) -> str:
+    return learner.partition(":")[0]
+
+
 def _overruled(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values without those that a layer above sets by their exclusive counterpart."""
     dropped = {other for one, other in EXCLUSIVE if layer.get(one) is not None and layer.get(other) is None}
@@ -493,7 +533,7 @@ def _check_open(method: Method, learner: Learner) -> None:
     raise ConfigError(f"clusters=auto needs {finders}; without them {method.name} needs a number")
 
 
-def _assembled(
+def assembled(
     method: Method,
     data: ClientDirectory,
     learner: Learner,
@@ -514,9 +554,10 @@ def _assembled(
     check_compatibility(Mix(method.name, tiers, learner, settings.participation))
     if settings.validation is not None:
         check_validation_split(data)
-    federation = _federation(data, learner, settings, tiers)
+    settings = _with_shards(data, settings)
+    federation = _federation(data, learner, settings, tiers, rounds)
     _check_resampling(tiers, rounds, federation)
-    noise = {"noise": SeededNoise(settings.seed)} if isinstance(federation, InProcess) else {}
+    noise = {"noise": SeededNoise(settings.seed)} if isinstance(federation, Simulation) else {}
     run = Run(
         data,
         learner,
@@ -599,26 +640,71 @@ def _check_rates(tiers: Tiers, settings: RunSettings) -> None:
             raise ConfigError(f"{name} must be at most {most:.3g} with dtype {settings.dtype}, got {value:g}: lower it")
 
 
-def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers) -> Federation:
+def _with_shards(data: ClientDirectory, settings: RunSettings) -> RunSettings:
+    """Return the settings with the number of shards, on which the rounding of results depends."""
+    shards, clients = settings.shards, len(data.clients)
+    if shards is not None and shards > clients:
+        raise ConfigError(f"shards must be at most the number of clients, {clients}, got {shards}: use fewer")
+    if shards is not None and settings.engine == "sequential":
+        raise ConfigError("shards has no effect with engine=sequential, which asks one client at a time: leave it out")
+    if settings.engine != "dask" or settings.workers is None or shards is not None:
+        return settings
+    from coterie.cluster.engine import shard_count  # needs an extra
+
+    return replace(settings, shards=shard_count(data, settings))
+
+
+def _work(data: ClientDirectory, tiers: Tiers, rounds: int) -> float:
+    """Return the approximate number of multiplications in a run on linear models.
+
+    It depends on the settings only, so that a run that is repeated or resumed uses the same code.
+    """
+    trained = tiers.restarts * 2 * (tiers.local.full_batch_steps or 1)
+    models = (tiers.K or 1) * tiers.restarts + trained
+    return float(rounds) * float(data.sizes.sum()) * math.prod(data.profile.features) * models
+
+
+def _federation(
+    data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers, rounds: int
+) -> Federation:
     """Return the clients, local or remote, ready to be asked."""
     if isinstance(data, RemoteClients):
         return data.connect(settings, tiers)
-    assert isinstance(data, FederatedDataset)
-    clients = _clients(data, learner, settings, tiers)
+    attack = None if settings.poison is None else read_attack(settings.poison)
+    _check_attack(attack, tiers)
+    attacking = None if attack is None else attackers_of(attack, settings.seed, hash_ids(data.clients))
+    if attack is not None and attacking is not None and attack.in_data:
+        if not isinstance(data, FederatedDataset):
+            raise ConfigError(f"poison={attack.name} changes samples, but these are in files: use another attack")
+        data, attacking = with_false_labels(data, attacking), None
+    terms = ClientTerms(
+        str(learner.spec),
+        data.profile.features,
+        data.profile.classes,
+        str(settings.dtype),
+        settings.device,
+        settings.validation,
+        settings.seed,
+        tiers.assignment.keeps,
+        None if attacking is None else settings.poison,
+        () if attacking is None else tuple(compress(data.clients, attacking)),
+        compiles=_work(data, tiers, rounds) >= COMPILED_FROM,
+    )
+    if settings.engine == "dask":
+        from coterie.cluster.engine import connect  # needs an extra
+
+        return connect(data, learner, terms, settings)
+    assert isinstance(data, FederatedDataset), "only workers leave samples in files"
+    clients = terms.clients(data, learner)
+    if settings.shards is not None:
+        return InShards(clients, shards=settings.shards)
     return Sequential(clients) if settings.engine == "sequential" else Simulated(clients)
 
 
-def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, tiers: Tiers) -> ClientGroup:
-    dtype, device = torch_dtype(str(settings.dtype)), torch.device(settings.device)
-    attack: Attack | None = None if settings.poison is None else read_attack(settings.poison)
-    if attack is not None and attack.in_data:
-        data = with_false_labels(data, attackers_of(attack, settings.seed, data.train.hashes))
-    keeps = tiers.assignment.keeps
-    clients = ClientGroup.of(data, learner, dtype, device, settings.validation, settings.seed, keeps)
-    memory = Memory(max(KEPT_AT_LEAST, clients.train.x.nbytes // KEPT_SHARE))
-    clients = replace(clients, noise=SeededNoise(settings.seed), memory=memory)
+def _check_attack(attack: Attack | None, tiers: Tiers) -> None:
+    """Check that the method sends what the attack falsifies."""
     if not isinstance(attack, ModelAttack):
-        return clients
+        return
     if tiers.assignment.personal:
         raise ConfigError(
             f"poison={attack.name} changes the updates of the clusters' models, but with assignment "
@@ -629,7 +715,6 @@ def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, ti
             f"poison={attack.name} changes the updates of the rounds, but not the sums that refit asks for at the end: "
             "use poison=label-flip, or leave refit out"
         )
-    return AttackedGroup.among(clients, attack, settings.seed)
 
 
 def _check_trials(plan: Plan) -> None:
@@ -638,6 +723,15 @@ def _check_trials(plan: Plan) -> None:
         raise ConfigError(
             "clusters=auto holds out some of each client's samples, but every client has only one: set a number of "
             "clusters"
+        )
+
+
+def _check_workers(plan: Plan) -> None:
+    """Check that named workers have something to do."""
+    if plan.settings.workers is not None and plan.settings.engine != "dask" and not plan.tries:
+        raise ConfigError(
+            "workers have no work in this run: set engine=dask, which spreads the clients over them, or leave workers "
+            "out"
         )
 
 

@@ -81,6 +81,7 @@ def predict_rows(result: Result, source: object, client: str, id_column: str | N
     if unplaced:
         raise InputError(_refusal(unplaced, result.schema.target))
     _warn_of_misfits(predictor.misfits)
+    _warn_of_changes(predictor.changed)
     ids = {} if id_column is None else {id_column: columns.values(id_column).tolist()}
     labels = targets.labels(np.arange(len(owners))) if targets.there.all() else None
     return Predictions(ids | {"client": owners} | predictor.columns(), labels)
@@ -123,27 +124,42 @@ class _RowPredictor:
         self.placed: list[Any] = [None] * rows
         self.predicted: list[Any] = [None] * rows
         self.probabilities: npt.NDArray[np.float64] | None = None
+        self.usual = result.usual_loss
         self.misfits: list[ClientId] = []
         """New clients whose labelled rows fit no cluster."""
+        self.changed: list[ClientId] = []
+        """Clients that trained whose labelled rows do not fit their cluster."""
 
     def predict(self, client: ClientId, rows: npt.NDArray[np.int64], trained: ClientResult | None) -> bool:
         """Predict the rows of a client, with its figures if it trained; return whether it has a model."""
         result, samples = self.result, EncodedSamples(self.encoded[torch.from_numpy(rows)])
         if trained is not None:
             self._add(rows, samples, {"client": trained.id}, trained.cluster, trained.get("certainty"), TRAINED)
+            self._check(trained, rows)
             return True
         labelled = rows[self.targets.there[rows]]
         if len(labelled):
-            support = (EncodedSamples(self.encoded[torch.from_numpy(labelled)]), self.targets.labels(labelled))
+            support = self._support(labelled)
             with self._misfits_of(client):
                 cluster = int(result.weigh(*support).argmax())
                 certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
                 self._add(rows, samples, {"support": support}, cluster, certainty, PLACED)
             return True
-        if result.serves_strangers:
+        if result.serves_new_clients:
             self._add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
             return True
         return False
+
+    def _support(self, labelled: npt.NDArray[np.int64]) -> tuple[EncodedSamples, npt.NDArray[Any]]:
+        return EncodedSamples(self.encoded[torch.from_numpy(labelled)]), self.targets.labels(labelled)
+
+    def _check(self, trained: ClientResult, rows: npt.NDArray[np.int64]) -> None:
+        """Note a client that trained if its labelled rows fit its models much worse than those of the training did."""
+        labelled = rows[self.targets.there[rows]]
+        if len(labelled):
+            loss = self.result.loss_of(trained.id, *self._support(labelled))
+            if self.usual.grown(loss, trained.loss, len(labelled)):
+                self.changed.append(trained.id)
 
     @contextmanager
     def _misfits_of(self, client: ClientId) -> Iterator[None]:
@@ -249,16 +265,32 @@ def _warn_of_misfits(clients: Sequence[ClientId]) -> None:
         )
 
 
+def _warn_of_changes(clients: Sequence[ClientId]) -> None:
+    """Warn about clients that trained, whose labelled rows do not fit their cluster."""
+    if clients:
+        do = (
+            "1 client that trained does not fit its"
+            if len(clients) == 1
+            else (f"{len(clients)} clients that trained do not fit their")
+        )
+        warnings.warn(
+            f"{do} cluster any more ({_named(clients)}): the loss on their labelled rows is far above that of the "
+            "training; check units and labels, or train again if the clients have changed",
+            ColumnWarning,
+            stacklevel=4,
+        )
+
+
 def _named(clients: Sequence[ClientId]) -> str:
     """Return the first clients, and the number of the others."""
     named = ", ".join(map(shown, clients[:MOST_NAMED]))
     return named + (f" and {len(clients) - MOST_NAMED} more" if len(clients) > MOST_NAMED else "")
 
 
-def _refusal(strangers: Sequence[ClientId], target: str) -> str:
-    count = "1 client was" if len(strangers) == 1 else f"{len(strangers)} clients were"
+def _refusal(new_clients: Sequence[ClientId], target: str) -> str:
+    count = "1 client was" if len(new_clients) == 1 else f"{len(new_clients)} clients were"
     return (
-        f"{count} not in the training data and cannot be assigned without labelled rows ({_named(strangers)}): add "
+        f"{count} not in the training data and cannot be assigned without labelled rows ({_named(new_clients)}): add "
         f"a few of their rows with a value in column {target!r}, or leave these clients out"
     )
 

@@ -17,6 +17,14 @@ Plain = Any
 """A value that JSON supports."""
 EMPTY: tuple[Plain, ...] = (None, [], (), "")
 """Values that count as empty for `omitted_if_empty`."""
+EARLIER_NAMES = {
+    "beginning_seconds": "initialization_seconds",
+    "liar": "attacker",
+    "liars": "attackers",
+    "start": "restart",
+    "start_losses": "restart_losses",
+}
+"""Present names of the figures that earlier versions wrote under other names."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,12 +46,13 @@ class Figures(Mapping[str, Plain]):
 
         Args:
             plain: Figures by name. Unknown names are stored in `measures`; figures that earlier versions did not write
-                get their default values.
+                get their default values, and those that they called differently their present names.
 
         Raises:
             RunError: if a figure without a default value is missing.
         """
         names = attributes_of(cls)
+        plain = {EARLIER_NAMES.get(name, name): value for name, value in plain.items()}
         for name, default in names.items():
             if default is MISSING and name not in plain:
                 raise RunError(
@@ -139,8 +148,8 @@ class RoundRecord(Figures):
 class ClientResult(Figures):
     """Final figures of one client.
 
-    Optional figures: `truth` (true group), `liar` (True for a simulated attacker), `losses` (mean loss under the model
-    of each cluster), `posterior` (probability of each cluster), `samples_needed` (number of samples with which an
+    Optional figures: `truth` (true group), `attacker` (True for a simulated attacker), `losses` (mean loss under the
+    model of each cluster), `posterior` (probability of each cluster), `samples_needed` (number of samples with which an
     uncertain client could probably be assigned), `finetuned` (score after fine-tuning), `weights` and `components`
     (weights of its mixture).
     """

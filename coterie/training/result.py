@@ -20,6 +20,7 @@ from coterie.core.arrays import NUMBERS, as_array, tensor_of
 from coterie.core.clusters import Params, unflat
 from coterie.core.dataset import Profile, torch_dtype
 from coterie.core.plain import Plain, from_plain
+from coterie.core.readings import same_name
 from coterie.core.schema import ColumnNote, Schema, level_text
 from coterie.core.shard import ClientId
 from coterie.data.columns import is_table, open_columns, shown
@@ -31,6 +32,7 @@ from coterie.evaluate.certainty import Calibration
 from coterie.evaluate.groups import Groups
 from coterie.evaluate.misfit import UsualLoss
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
+from coterie.files import read_tensors
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
@@ -42,7 +44,6 @@ from coterie.training.diagnostics import Diagnostics
 from coterie.training.notebook import NotebookView
 from coterie.training.predicting import EncodedSamples, client_columns, data_frame, predict_rows
 from coterie.training.records import ClientResult, Metrics, RoundRecord
-from coterie.training.runs.files import read_tensors
 from coterie.training.runs.folder import RunFolder
 from coterie.training.subject import sentence, subject_of, title
 
@@ -412,7 +413,7 @@ class Result:
         return data_frame(client_columns(self.clients))
 
     @property
-    def serves_strangers(self) -> bool:
+    def serves_new_clients(self) -> bool:
         """Whether a new client without labelled samples can be served, by a single model or by its inputs."""
         return not self.method.groups.personal and (len(self.parameters) == 1 or self._knows_features)
 
@@ -628,7 +629,9 @@ class Result:
         """Return the figures of a client that trained."""
         row = next((row for row in self.clients if row.id == client), None)
         if row is None:
-            near = get_close_matches(client, [row.id for row in self.clients], n=3, cutoff=0.5)
+            ids = [row.id for row in self.clients]
+            same = [name for name in ids if same_name(name) == same_name(client)]
+            near = same or get_close_matches(client, ids, n=3, cutoff=0.5)
             known = f" (near names: {', '.join(near)})" if near else ""
             raise InputError(
                 f"client {client!r} was not in the training data{known}: for a new client give a few labelled samples "
@@ -671,7 +674,7 @@ class Result:
         if not self.records:
             return math.inf
         record = self.records[self.metrics.get("best_rounds", len(self.records)) - 1]
-        loss = record["start_losses"][self.metrics["start"]] if "start_losses" in record else record.loss
+        loss = record["restart_losses"][self.metrics["restart"]] if "restart_losses" in record else record.loss
         return math.inf if loss is None else float(loss)
 
     def _sample_losses(self, x: Samples, y: Labels) -> torch.Tensor:
@@ -686,6 +689,14 @@ class Result:
         if misfit:
             warnings.warn(misfit, ColumnWarning, stacklevel=3)
         return found
+
+    def loss_of(self, client: ClientId, x: Samples, y: Labels) -> float:
+        """Return the mean loss on labelled samples of a client that trained, under its own models and their weights."""
+        weights, samples = self._weights_of(client), self._samples(x)
+        used = np.flatnonzero(weights)
+        models = [self.parameters[int(k)] for k in used]
+        found = sample_losses(self.learner, models, samples, self._targets(y, len(samples)))
+        return float(weights[used] @ found.mean(dim=1).numpy())
 
     @property
     def usual_loss(self) -> UsualLoss:

@@ -56,8 +56,8 @@ class Snapshot(ABC):
     restart: int
     """Restart whose figures are recorded."""
     choice: Tensor
-    """(m,) cluster of each client as far as the server knows it, or -1."""
-    start_losses: Sequence[float]
+    """Cluster of each client as far as the server knows it, or -1, (m,)."""
+    restart_losses: Sequence[float]
     """Training loss of each restart."""
     records: Sequence[RoundRecord] = ()
     """Records of all rounds before this moment."""
@@ -108,7 +108,7 @@ class Snapshot(ABC):
 
     @cached_property
     def attackers(self) -> Tensor:
-        """(m,) whether each client is a simulated attacker; scores and agreement leave attackers out."""
+        """Whether each client is a simulated attacker, (m,); scores and agreement leave attackers out."""
         return self.plan.attacking
 
     @property
@@ -239,11 +239,10 @@ class RoundSnapshot(Snapshot):
     def step(self) -> Step:
         return self.done
 
-    @property
+    @cached_property
     def is_due(self) -> bool:
         """Whether the options require an evaluation after this round, and clients may be asked."""
-        options, after = self.plan.settings, self.state.round
-        due = after % options.evaluate_every == 0 or after == self.plan.rounds
+        due = self.plan.evaluates_after(self.state.round)
         # if no client answered in the round, none would answer now
         return due and self.done.answered > 0 and self.plan.may_evaluate
 

@@ -85,11 +85,11 @@ def _table2_claims(found: Found, quick: bool) -> list[Claim]:
 def _nearest(found: Found, setting: Setting, ideal: int) -> Claim:
     """Return the distance of the number of clusters from the number of concepts."""
     text = f"{setting.title}: no other distance ends nearer to {ideal} clusters than that of HCFL+"
-    numbers = means(found, [row.cell(setting) for row in TABLE2_ROWS], "clusters")
-    if numbers is None:
+    known = means(found, [row.cell(setting) for row in TABLE2_ROWS], "clusters")
+    if known is None:
         return Claim(text, None, NOT_RUN)
-    *others, own = (abs(number - ideal) for number in numbers)
-    evidence = "; ".join(f"{row.title}: {number:.1f}" for row, number in zip(TABLE2_ROWS, numbers, strict=True))
+    *others, own = (abs(number - ideal) for number in known.values)
+    evidence = "; ".join(f"{row.title}: {number:.1f}" for row, number in zip(TABLE2_ROWS, known.values, strict=True))
     return Claim(text, own <= min(others), evidence)
 
 

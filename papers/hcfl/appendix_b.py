@@ -197,11 +197,11 @@ def _ordered(
     values = np.array([[one[seed][figure] for seed in seeds] for one in by_setting])  # (settings, seeds)
     means = values.mean(axis=1).tolist()
     counts = [sum(right(a, b) for a, b in zip(*rows, strict=True)) for rows in pairwise(values.tolist())]
-    told = ", ".join(f"{mean:.3g}" for mean in means)
+    reported = ", ".join(f"{mean:.3g}" for mean in means)
     return Claim(
         text,
         all(right(a, b) for a, b in pairwise(means)),
-        f"{told}; each step so in {', '.join(map(str, counts))} of the {len(seeds)} seeds that have all figures",
+        f"{reported}; each step so in {', '.join(map(str, counts))} of the {len(seeds)} seeds that have all figures",
     )
 
 

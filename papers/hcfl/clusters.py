@@ -82,11 +82,11 @@ def _table11(found: Found, quick: bool) -> list[Table]:
     header = ["method"]
     for name in ("memory, MB", "seconds a round", "K", "Val", "Test"):
         header += [f"{name}: paper", "ours"]
-    rows = [[row.title, *_beside(found, row)] for row in TABLE12_ROWS]
+    rows = [[row.title, *_next_to(found, row)] for row in TABLE12_ROWS]
     return [Table(f"{TWO_CLASSES.title}; megabytes sent in a round last", [*header, "MB sent"], rows)]
 
 
-def _beside(found: Found, row: Row) -> list[str]:
+def _next_to(found: Found, row: Row) -> list[str]:
     memory, seconds, k, val, test = TABLE11[row]
     texts = [memory, shown(found, TWO_CLASSES, row, "memory", 0), seconds, _times_icfl(found, row)]
     texts += [k, count_range(values_of(found, row.cell(TWO_CLASSES), "clusters"))]

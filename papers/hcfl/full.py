@@ -1,7 +1,7 @@
 """HCFL+, tables 1 and 8 for CIFAR-10 at the paper's size: 100 clients, MobileNet-V2 and ResNet-18, 200 rounds.
 
 Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved Methodologies, 2025. For
-those who have a GPU: it is used if there is one.
+machines with a GPU, which is used if there is one.
 """
 
 from __future__ import annotations

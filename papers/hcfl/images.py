@@ -142,7 +142,7 @@ def _population(name: str, options: tuple[tuple[str, object], ...], seed: int) -
 class MeteredCell(RunCell):
     """A run, and its memory beyond the data if the system reports it.
 
-    It has a process of its own: memory that earlier cells have used and freed would hide what this one needs.
+    It has a separate process: memory that earlier cells have used and freed would hide what this one needs.
     """
 
     def measure(self, folder: Path) -> Figures:
@@ -229,7 +229,7 @@ def at_best_rounds(records: Sequence[RoundRecord]) -> dict[str, float]:
 
 
 def class_counts(data: FederatedDataset, result: Result) -> list[list[int]]:
-    """(C, K): training samples of a class whose clients are in a cluster, or rank it first; clusters in use only."""
+    """Return the training samples by class and cluster of their clients, (C, K); clusters in use only."""
     own = result.assignments
     used = {k: place for place, k in enumerate(sorted(set(own.values())))}
     counts = np.zeros((CLASSES, len(used)), np.int64)
@@ -255,7 +255,7 @@ def comparison(found: Found, setting: Setting, rows: Sequence[Row], paper: Paper
     header = ["method"]
     for name in ("Val", "Test"):
         header += [f"{name}: paper", "best round", "last round"]
-    return Table(title, [*header, "K: paper", "in use"], [_beside(found, setting, row, paper) for row in rows])
+    return Table(title, [*header, "K: paper", "in use"], [_next_to(found, setting, row, paper) for row in rows])
 
 
 def _ours(found: Found, setting: Setting, row: Row) -> list[str]:
@@ -263,7 +263,7 @@ def _ours(found: Found, setting: Setting, row: Row) -> list[str]:
     return [*texts, count_range(values_of(found, row.cell(setting), "clusters"))]
 
 
-def _beside(found: Found, setting: Setting, row: Row, paper: Paper) -> list[str]:
+def _next_to(found: Found, setting: Setting, row: Row, paper: Paper) -> list[str]:
     val, test, k = paper.get(row, NO_FIGURES)
     best_val, last_val, best_test, last_test, used = _ours(found, setting, row)
     return [row.title, val, best_val, last_val, test, best_test, last_test, k, used]
@@ -274,43 +274,77 @@ def shown(found: Found, setting: Setting, row: Row, figure: str, digits: int = 1
     return spread(values_of(found, row.cell(setting), figure), digits)
 
 
-def means(found: Found, cells: Sequence[str], figure: str) -> list[float] | None:
-    """Return the mean of each cell over the seeds that all have, so that they have the same data; None without any."""
+ROUNDING = 4.0
+"""Points of accuracy by which a single run of these tables may differ from itself on another machine, whose sums are
+rounded differently: a client then joins another cluster, and both clusters train on other data from then on."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """Mean figures of several cells over the seeds that all of them have, so that they have the same data."""
+
+    figure: str
+    values: list[float]
+    seeds: int
+
+    @property
+    def margin(self) -> float:
+        """Largest difference of two means that rounding may cause; 0 for figures that are not accuracies."""
+        return 0.0 if self.figure in COUNTS else ROUNDING / self.seeds**0.5
+
+    def differ(self, one: float, two: float) -> bool:
+        """Return whether a difference of two of these means, if there is one, is larger than rounding may cause."""
+        return one == two or abs(one - two) > self.margin
+
+
+COUNTS = frozenset({"clusters", "most clusters", "seconds", "megabytes", "memory"})
+"""Figures that are no accuracies."""
+
+
+def means(found: Found, cells: Sequence[str], figure: str) -> Means | None:
+    """Return the mean of each cell over the seeds that all have; None without any."""
     known = [
         {seed: figures[figure] for seed, figures in found.get(name, {}).items() if figure in figures} for name in cells
     ]
     seeds = set.intersection(*(set(one) for one in known))
-    return [sum(one[seed] for seed in seeds) / len(seeds) for one in known] if seeds else None
+    return (
+        Means(figure, [sum(one[seed] for seed in seeds) / len(seeds) for one in known], len(seeds)) if seeds else None
+    )
 
 
 def more(found: Found, setting: Setting, figure: str, better: Row, worse: Row) -> Claim:
     """Return the claim that one method's figure is above another's, in the mean over seeds."""
     text = f"{setting.title}: {named(figure)} of {better.title} is above that of {worse.title}"
-    values = means(found, [better.cell(setting), worse.cell(setting)], figure)
-    if values is None:
+    known = means(found, [better.cell(setting), worse.cell(setting)], figure)
+    if known is None:
         return Claim(text, None, NOT_RUN)
-    return Claim(text, values[0] > values[1], f"{values[0]:.1f} and {values[1]:.1f}")
+    one, two = known.values
+    return Claim(text, one > two, f"{one:.1f} and {two:.1f}", known.differ(one, two))
 
 
 def best_of_all(found: Found, setting: Setting, figure: str, row: Row, others: Sequence[Row], words: str) -> Claim:
     """Return the claim that a method's figure is above those of all others, which are called `words`."""
     text = f"{setting.title}: {named(figure)} of {row.title} is above that of {words}"
-    values = means(found, [one.cell(setting) for one in (row, *others)], figure)
-    if values is None:
+    known = means(found, [one.cell(setting) for one in (row, *others)], figure)
+    if known is None:
         return Claim(text, None, NOT_RUN)
-    mine, *theirs = values
+    mine, *theirs = known.values
     best, first = max(zip(theirs, (one.title for one in others), strict=True))
-    return Claim(text, mine > best, f"{mine:.1f}; the best of them, {first}: {best:.1f}")
+    evidence = f"{mine:.1f}; the best of them, {first}: {best:.1f}"
+    return Claim(text, mine > best, evidence, known.differ(mine, best))
 
 
 def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], words: str) -> Claim:
     """Claim that a figure never increases over the rows and is lower in the end; `words` names the change."""
     text = f"{setting.title}: {named(figure)} falls {words}"
-    values = means(found, [row.cell(setting) for row in rows], figure)
-    if values is None:
+    known = means(found, [row.cell(setting) for row in rows], figure)
+    if known is None:
         return Claim(text, None, NOT_RUN)
+    values = known.values
     met = all(a >= b for a, b in pairwise(values)) and values[0] > values[-1]
-    return Claim(text, met, ", ".join(f"{value:.1f}" for value in values))
+    rises = any(b - a > known.margin for a, b in pairwise(values))
+    decided = rises or all(known.differ(a, b) for a, b in pairwise(values))
+    return Claim(text, met, ", ".join(f"{value:.1f}" for value in values), decided)
 
 
 def named(figure: str) -> str:
@@ -326,8 +360,9 @@ SCALE_NOTE = (
     "0.2, were chosen with FedAvg and the oracle on a seed that is not shown, and are the same for all methods. Val is "
     "the accuracy on the clients' held-out samples. Test is that of one new client for each concept with clean test "
     "images of all classes, 1000 to choose a model or weights and 3000 to evaluate it. The best of rounds 12, 24, 36 "
-    "and 48 counts, separately for Val and Test. There is one seed unless stated in parentheses: small differences "
-    "mean little. "
+    "and 48 counts, separately for Val and Test. There is one seed unless stated in parentheses. On another machine, "
+    "whose sums are rounded differently, a single run may differ by up to 4 points: claims about smaller differences "
+    "are undecided. "
 )
 SAME_SCALE = "Scale, Val and Test are those of `hcfl-table1`. "
 

@@ -55,7 +55,7 @@ NO_FIGURES = ("", "", "", "")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the tables: a method, and the reference's Val, Test, ARI and K as text, in percent but for K."""
+    """A row of the tables: a method, and the reference's Val, Test, ARI and K as text, in percent except for K."""
 
     title: str
     method: str
@@ -185,8 +185,8 @@ def tables(found: Found, quick: bool) -> list[Table]:
         header += [f"{name}: reference", "best round", "last round"]
     header += ["ARI: reference", "ours", "K: reference", "in use"]
     return [
-        Table(f"Recipe {recipe}: {told}; percent", header, [_row(found, recipe, row) for row in rows_of(recipe)])
-        for recipe, told in RECIPES.items()
+        Table(f"Recipe {recipe}: {reported}; percent", header, [_row(found, recipe, row) for row in rows_of(recipe)])
+        for recipe, reported in RECIPES.items()
     ]
 
 

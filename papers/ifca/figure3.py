@@ -110,7 +110,7 @@ class Trial:
 
 
 def mean_distance(true: np.ndarray, found: np.ndarray) -> float:
-    """(1/k) sum_j |found_j - true_j| under the matching (one to one) that makes it least; both (k, d)."""
+    """Return (1/k) sum_j |found_j - true_j|, both (k, d), under the one-to-one matching that minimises it."""
     from scipy.optimize import linear_sum_assignment  # slow to import
 
     if not np.isfinite(found).all():
@@ -130,8 +130,9 @@ class Scale:
     m: dict[int, int]
     n: int
     grid: dict[int, tuple[tuple[int, int], ...]]
-    """(m, n) of panels (c) and (d), by k."""
-    grid_separation: dict[int, float]
+    """Pairs (m, n) of panels (c) and (d), by k."""
+    grid_separations: dict[int, tuple[float, ...]]
+    """R of panels (c) and (d), by k."""
 
     def settings(self) -> list[Setting]:
         first = [
@@ -141,8 +142,9 @@ class Scale:
             for R in self.separations
         ]
         second = [
-            Setting(panel, k, self.grid_separation[k], 0.1, m, n, self.d)
+            Setting(panel, k, R, 0.1, m, n, self.d)
             for panel, k in (("c", 2), ("d", 4))
+            for R in self.grid_separations[k]
             for m, n in self.grid[k]
         ]
         return first + second
@@ -159,7 +161,7 @@ REDUCED = Scale(
     {2: 40, 4: 160},
     50,
     {2: (*_pairs((40, 80), (25,)), *_pairs((20, 40, 80, 160), (50,))), 4: _pairs((40, 80, 160), (50,))},
-    {2: 0.25, 4: 0.5},
+    {2: (0.1, 0.25), 4: (0.5,)},
 )
 FULL = Scale(
     1000,
@@ -168,7 +170,7 @@ FULL = Scale(
     {2: 100, 4: 400},
     100,
     {2: _pairs((50, 100, 200, 400), (50, 100, 200)), 4: _pairs((100, 200, 400, 800), (50, 100, 200))},
-    {2: 0.1, 4: 0.5},
+    {2: (0.1,), 4: (0.5,)},
 )
 QUICK = Scale(
     50,
@@ -177,7 +179,7 @@ QUICK = Scale(
     {2: 20, 4: 40},
     25,
     {2: _pairs((10, 40), (25,)), 4: _pairs((20, 80), (25,))},
-    {2: 0.25, 4: 0.5},
+    {2: (0.25,), 4: (0.5,)},
 )
 
 
@@ -230,9 +232,9 @@ def claims(scale: Scale, found: Found, quick: bool) -> list[Claim]:
         line = [s for s in settings if (s.panel, s.sigma) == (panel, sigma) and s.R >= 0.25]
         made.append(_rises(found, f"({panel}) sigma={sigma:g}: a larger R helps", [line[0], line[-1]]))
     for panel in "cd":
-        for n in sorted({s.n for s in settings if s.panel == panel}):
-            line = [s for s in settings if s.panel == panel and s.n == n]
-            made.append(_rises(found, f"({panel}) n={n}: more clients help", line))
+        for R, n in sorted({(s.R, s.n) for s in settings if s.panel == panel}):
+            line = [s for s in settings if (s.panel, s.R, s.n) == (panel, R, n)]
+            made.append(_rises(found, f"({panel}) R={R:g}, n={n}: more clients help", line))
     if scale is REDUCED and not quick:
         made += _reference(found, settings)
     return made
@@ -256,14 +258,14 @@ def _reference(found: Found, settings: Sequence[Setting]) -> list[Claim]:
     def claim(s: Setting, text: str, values: Sequence[float], low: float, high: float) -> Claim:
         mean = float(np.mean(values)) if values else None
         within = None if mean is None else low <= mean <= high
-        told = "not run" if mean is None else f"{mean:.3f} over {len(values)} trials"
-        return Claim(f"{s.name}: {text} between {low:g} and {high:g}", within, told)
+        reported = "not run" if mean is None else f"{mean:.3f} over {len(values)} trials"
+        return Claim(f"{s.name}: {text} between {low:g} and {high:g}", within, reported)
 
     def of_step(s: Setting, lr: str) -> list[float]:
         return [t["shares"][lr] for _, t in sorted(found.get(s.name, {}).items())]
 
     two = [one("a", R=1, sigma=sigma) for sigma in (0.1, 0.4)]
-    four, wide, narrow = one("b", R=1), one("c", m=80, n=50), one("c", m=20, n=50)
+    four, wide, narrow = one("b", R=1), one("c", m=80, n=50, R=0.25), one("c", m=20, n=50, R=0.25)
     return [
         *(claim(s, "trials with success", values_of(found, s.name, "success"), 0.95, 1) for s in two),
         *(claim(s, "share of starts", values_of(found, s.name, "share"), 0.6, 0.95) for s in two),
@@ -301,7 +303,9 @@ REDUCED_SIZE = _reproduction(
     "Success of random starts on synthetic linear models, d = 200",
     REDUCED,
     20,
-    "A fifth of the paper's dimension with its m n / (k d). " + READING,
+    "A fifth of the paper's dimension with its m n / (k d). Panel (c) has the paper's R = 0.1, and R = 0.25, "
+    "for which a prototype gave figures: the distance of two models grows with the root of d, so that 0.1 is a harder "
+    "problem here than in the paper. " + READING,
 )
 PAPER_SIZE = _reproduction(
     "ifca-figure3-full",

@@ -58,11 +58,13 @@ def claims(found: Found, quick: bool) -> list[Claim]:
     for kind, title in KINDS.items():
         runs = found.get(f"{NAME} {kind}", {})
         after = [figures["found_after"] for _, figures in sorted(runs.items())]
-        told = f"{sum(a is not None for a in after)} of {len(after)} runs: after round " + ", ".join(
+        reported = f"{sum(a is not None for a in after)} of {len(after)} runs: after round " + ", ".join(
             str(a or "never") for a in after
         )
         holds = all(a is not None for a in after) if after else None
-        made.append(Claim(f"{title}: all identities right within {ROUNDS} rounds", holds, told if after else "not run"))
+        made.append(
+            Claim(f"{title}: all identities right within {ROUNDS} rounds", holds, reported if after else "not run")
+        )
     return made
 
 

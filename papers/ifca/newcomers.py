@@ -18,7 +18,7 @@ def least_loss_accuracy(data: FederatedDataset, result: Result, n: int, seed: in
     """Return the mean accuracy over test clients of n images each.
 
     Every held-out set that the clients of a group share is shuffled and cut into test clients; what is left over at the
-    end is dropped. A test client tries all models and keeps the one with the least loss on its images.
+    end is dropped. A test client tries all models and keeps the one with the lowest loss on its images.
     """
     assert data.test is not None
     random = generator(key_for(seed, Purpose.SCENARIO, 1))

@@ -101,7 +101,7 @@ def _cell(column: Column, method: str, seed: int, quick: bool) -> RunCell:
         clients = {"clients": column.m * QUICK_IMAGES[scenario] // whole, "train_images": QUICK_IMAGES[scenario]}
     options: dict[str, object] = {"rounds": rounds, "evaluate_every": 10, **_own(scenario, method, rounds)}
     if quick and "stable_after" in options:
-        options["race_share"] = 1.0  # a quarter of so few clients would not tell the starts apart
+        options["race_share"] = 1.0  # a quarter of so few clients would not distinguish the starts
     return RunCell(column.cell(method), seed, scenario, clients, method, options, take)
 
 

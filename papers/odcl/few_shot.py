@@ -1,6 +1,6 @@
 """A one-shot result as the start of IFCA, which Armacki et al. leave as future work, against random starts.
 
-Ten random starts run to the end side by side and the one with the least training loss is kept, as `restarts=10` does.
+Ten random starts run to the end side by side and the one with the lowest training loss is kept, as `restarts=10` does.
 Its curve over the rounds is compared with that of IFCA from `init=odcl`.
 """
 
@@ -83,7 +83,7 @@ class FewShot(AtOnce):
         return self.case.name
 
     def measure(self, folder: Path) -> Figures:
-        best, few = self._curve(self._best_random()), self._curve(self._begun({"init": "odcl:ridge=0"}))
+        best, few = self._curve(self._best_random()), self._curve(self._started({"init": "odcl:ridge=0"}))
         figures: Figures = {}
         for name in self.case.figures:
             random, shot = ([point[name] for point in curve] for curve in (best, few))
@@ -96,7 +96,7 @@ class FewShot(AtOnce):
             }
         return kept(figures)
 
-    def _begun(self, start: Mapping[str, Any]) -> Initialized:
+    def _started(self, start: Mapping[str, Any]) -> Initialized:
         data = scenario(self.case.scenario, seed=self.seed, **self.case.options)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that clients have fewer samples than coefficients is the experiment
@@ -106,21 +106,21 @@ class FewShot(AtOnce):
 
     def _best_random(self) -> Initialized:
         """Return the first models of the start with the lowest final training loss."""
-        begun = self._begun({"init": "random", "restarts": STARTS, "race": 0})
-        last = self._states(begun)[-1]
-        return Initialized(begun.plan, begun.state.keep_restart(best_restart(last.loss)))
+        started = self._started({"init": "random", "restarts": STARTS, "race": 0})
+        last = self._states(started)[-1]
+        return Initialized(started.plan, started.state.keep_restart(best_restart(last.loss)))
 
-    def _states(self, begun: Initialized) -> list[ServerState]:
-        plan = begun.plan
+    def _states(self, started: Initialized) -> list[ServerState]:
+        plan = started.plan
         with torch.no_grad():
-            return [begun.state, *(step.state for step in train(plan.method, plan.run, begun.state))]
+            return [started.state, *(step.state for step in train(plan.method, plan.run, started.state))]
 
-    def _curve(self, begun: Initialized) -> list[dict[str, float]]:
+    def _curve(self, started: Initialized) -> list[dict[str, float]]:
         """Return the score before the first and after every round, each client with the model that fits it best."""
-        return [self._point(begun, state) for state in self._states(begun)]
+        return [self._point(started, state) for state in self._states(started)]
 
-    def _point(self, begun: Initialized, state: ServerState) -> dict[str, float]:
-        plan = begun.plan
+    def _point(self, started: Initialized, state: ServerState) -> dict[str, float]:
+        plan = started.plan
         with torch.no_grad():
             _, losses = training_losses(plan.federation, state.clusters, None, state.round)
             own = torch.from_numpy(losses).nan_to_num(nan=torch.inf).argmin(dim=1)
@@ -285,7 +285,7 @@ REPRODUCTION = Reproduction(
     "One-shot clustering as the start of IFCA, against the best of ten random starts",
     "no figure of a paper; named as future work in Armacki, Bajovic, Jakovetic, Kar 2022",
     "IFCA with 10 local steps of 0.1, 200 rounds. The best random start is the one with the lowest training loss at "
-    "the end; its number of rounds is that until it is within 1 % of its own final figure. The number of rounds after "
+    "the end; its number of rounds is that until it is within 1 % of its final figure. The number of rounds after "
     "ODCL is that until the same level; 0 means that ODCL alone reaches it. For linear models the held-out error is "
     "mostly noise that no model can remove, so it is easily within 1 %; the error of the models is shown as well. As "
     "good means worse by at most 0.1 %. For networks, the clients' solutions are steps from one common model, and the "

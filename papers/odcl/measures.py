@@ -34,19 +34,19 @@ class Shot:
     """Models that a one-shot method, or one of its baselines, gives the clients."""
 
     models: Floats
-    """(K, P) weights, then the intercept where there is one."""
+    """Weights, then the intercept if there is one, (K, P)."""
     groups: Ints
-    """(m,) cluster of each client's model."""
+    """Cluster of each client's model, (m,)."""
 
 
 def shot(data: FederatedDataset, method: str, seed: int, options: Mapping[str, Any]) -> Shot:
     """Run a method without rounds: all its work precedes the first one. Solutions are the paper's, without a ridge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that clusters overlap, or clients have few samples, is the experiment
-        begun = initialize(prepare(data, method, None, {"ridge": 0.0, **options, "seed": seed}))
-    known = assigned_groups(begun.plan.tiers, begun.state)
+        started = initialize(prepare(data, method, None, {"ridge": 0.0, **options, "seed": seed}))
+    known = assigned_groups(started.plan.tiers, started.state)
     groups = np.zeros(len(data.clients), np.int64) if known is None else known.numpy()
-    return Shot(vectors(begun.state.clusters.params), groups)
+    return Shot(vectors(started.state.clusters.params), groups)
 
 
 def vectors(params: Params) -> Floats:
@@ -63,7 +63,7 @@ def truth_of(data: ClientDirectory) -> tuple[Ints, Floats]:
 
 
 def normalised_mse(data: ClientDirectory, models: Floats, groups: Ints) -> float:
-    """(1/m) sum_i |theta_i - theta*_i|^2 / |theta*_i|^2, section 5; `groups` (m,) says whose model (K, P) i has."""
+    """Return (1/m) sum_i |theta_i - theta*_i|^2 / |theta*_i|^2, section 5; client i has the model `groups[i]`."""
     truth, true = truth_of(data)
     own = true[truth]
     return float(np.mean(((models[groups] - own) ** 2).sum(axis=1) / (own**2).sum(axis=1)))
@@ -83,10 +83,10 @@ def errors_by_round(
 
     A client's model is that of the cluster it chose last.
     """
-    begun = initialize(prepare(data, method, None, {**options, "seed": seed}))
-    plan, errors = begun.plan, []
+    started = initialize(prepare(data, method, None, {**options, "seed": seed}))
+    plan, errors = started.plan, []
     with torch.no_grad():
-        for step in train(plan.method, plan.run, begun.state):
+        for step in train(plan.method, plan.run, started.state):
             state = step.state
             errors.append(normalised_mse(data, vectors(state.clusters.params), state.choice[:, 0].numpy()))
             if errors[-1] <= until:

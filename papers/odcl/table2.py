@@ -278,17 +278,17 @@ def _header(column: Column) -> list[str]:
 
 def _shot(found: Found, column: Column, name: str) -> list[str]:
     values = values_of(found, f"{column.dataset} {column.noise} one-shot", name)
-    return _beside(column, name, spread(values, 3))
+    return _next_to(column, name, spread(values, 3))
 
 
 def _run(found: Found, column: Column, start: str, exchange: str, lr: float) -> list[str]:
     if (start, exchange, lr) not in column.runs:
-        return _beside(column, "", "")
+        return _next_to(column, "", "")
     values = values_of(found, run_name(column.dataset, column.noise, start, exchange, lr), "accuracy")
-    return _beside(column, start.partition(",")[0], spread(values, 3))
+    return _next_to(column, start.partition(",")[0], spread(values, 3))
 
 
-def _beside(column: Column, row: str, ours: str) -> list[str]:
+def _next_to(column: Column, row: str, ours: str) -> list[str]:
     printed = PRINTED.get((column.dataset, column.noise))
     return [ours] if printed is None else [printed.get(row, ""), ours]
 
@@ -326,10 +326,8 @@ def claims(found: Found, quick: bool) -> list[Claim]:
 def _paper_claims(found: Found) -> list[Claim]:
     made = [
         *(_above(found, dataset, "clean", "ODCL-KM++", "Local ERM") for dataset in ("digits", "mnist", "cifar10")),
-        *(
-            _near(f"{dataset}: ODCL-KM++ on a par with Oracle Averaging (within 0.01)", found, dataset, "clean")
-            for dataset in ("digits", "mnist", "cifar10")
-        ),
+        _below_oracle(found, "cifar10", "on a par with Cluster Oracle (0.76 and 0.76)", 0.0),
+        _below_oracle(found, "mnist", "0.07 below Cluster Oracle (0.91 and 0.98)", 0.07),
     ]
     made += [
         _ifca_row(found, exchange, start)
@@ -411,9 +409,14 @@ def _above(found: Found, dataset: str, noise: str, one: str, other: str) -> Clai
     return _ordered(f"{dataset}: {one} above {other}", mean_of(found, cell, one), mean_of(found, cell, other))
 
 
-def _near(text: str, found: Found, dataset: str, noise: str) -> Claim:
-    a, b = (mean_of(found, f"{dataset} {noise} one-shot", name) for name in ("ODCL-KM++", "Oracle Averaging"))
-    return within(text, [Bar("difference", None if a is None or b is None else a - b, -0.01, 0.01)], 3)
+def _below_oracle(found: Found, dataset: str, words: str, gap: float) -> Claim:
+    """Return the claim about the difference of Cluster Oracle and ODCL-KM++, up to 0.01."""
+    names = ("Cluster Oracle", "ODCL-KM++")
+    oracle, ours = (mean_of(found, f"{dataset} clean one-shot", name) for name in names)
+    difference = None if oracle is None or ours is None else oracle - ours
+    return within(
+        f"{dataset}: ODCL-KM++ {words}, within 0.01", [Bar("difference", difference, gap - 0.01, gap + 0.01)], 3
+    )
 
 
 def _worse_than_local(found: Found, dataset: str, noise: str, start: str, exchange: str, lr: float = STEP) -> Claim:

@@ -23,7 +23,18 @@ from coterie.core.dataset import FederatedDataset
 from coterie.core.state import ServerState
 from coterie.data import scenario
 from coterie.evaluate.metrics import agreement, parameter_error
-from coterie.experiments.reproduction import AtOnce, Cell, Claim, Figures, Found, Reproduction, Table, spread, values_of
+from coterie.experiments.reproduction import (
+    NOT_RUN,
+    AtOnce,
+    Cell,
+    Claim,
+    Figures,
+    Found,
+    Reproduction,
+    Table,
+    spread,
+    values_of,
+)
 from coterie.methods.moment_descent import Coarse, MomentDescent
 from coterie.training.earlier import InitChoice
 from coterie.training.fitting import initialize
@@ -191,8 +202,8 @@ def run_errors(
     data: FederatedDataset, method: str, init: InitChoice | None, options: Mapping[str, Any], models: np.ndarray | None
 ) -> tuple[list[float], ServerState]:
     """Return the error (eq. 6) after every round against `models`, if given, and the last state."""
-    begun = initialize(prepare(data, method, "linear", {**options, "init": init}))
-    plan, state = begun.plan, begun.state
+    started = initialize(prepare(data, method, "linear", {**options, "init": init}))
+    plan, state = started.plan, started.state
 
     def error() -> list[float]:
         return [] if models is None else [parameter_error(models, state.clusters.params["weight"].numpy())]
@@ -296,7 +307,7 @@ ROWS = {
     "two-phase s=10": "two-phase, s=10",
     "two-phase fedprox": "two-phase, FedProx",
     "fedavg": "vanilla FedAvg",
-    "one-shot least-norm": "one-shot, least squares of least norm",
+    "one-shot least-norm": "one-shot, least squares of minimum norm",
     "one-shot moment": "one-shot, X^T y / n",
     "ifca all": "IFCA, random start, averaging=all (the paper's)",
     "ifca members": "IFCA, random start, averaging=members (its option II)",
@@ -348,7 +359,7 @@ def _rounds(values: Sequence[float | None]) -> list[str]:
 def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
     """Return the claims of the paper, with tolerances from prototypes; at the full number of rounds only."""
     seeds = found.get(setting.title, {})
-    everybody = list(seeds.values())
+    all_runs = list(seeds.values())
     covered = [f for f in seeds.values() if f["covered"]]
     made = [
         _share_claim(
@@ -364,6 +375,7 @@ def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
     ]
     if quick:
         return made
+    made += _sentences(setting, found)
     made += [
         _share_claim(
             "two-phase ends at most 2 % above the oracle in at least 95 % of covered seeds",
@@ -371,9 +383,9 @@ def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
             0.95,
         ),
         _share_claim("no client is in a wrong cluster at the end", [f["wrong"] == 0 for f in covered], 1.0),
-        _near(everybody, "oracle", *setting.oracle),
-        _near(everybody, "least squares", *setting.least_squares),
-        _near(everybody, "fedavg", *setting.fedavg),
+        _near(all_runs, "oracle", *setting.oracle),
+        _near(all_runs, "least squares", *setting.least_squares),
+        _near(all_runs, "fedavg", *setting.fedavg),
         _near(covered, "coarse", *setting.coarse),
         _share_claim(
             "vanilla FedAvg ends more than 15 times above the oracle",
@@ -392,6 +404,68 @@ def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
         ),
     ]
     return made
+
+
+def _sentences(setting: Setting, found: Found) -> list[Claim]:
+    """Return the paper's own sentences about the figure of this setting; some compare it with the one before."""
+    here = list(found.get(setting.title, {}).values())
+    balanced, unbalanced, _ = (list(found.get(one.title, {}).values()) for one in SETTINGS)
+    fewer = [_reached(f, "s=10") <= _reached(f, "s=5") < _reached(f, "s=1") for f in here]
+    faster = _share_claim("more local steps converge faster: s = 10, 5, 1 in this order, in 9 of 10 seeds", fewer, 0.9)
+    oracle = "1.2 times the error of the oracle"
+    close = [f["one-shot least-norm"] <= 1.2 * f["oracle"] for f in here]
+    if setting is SETTINGS[0]:
+        almost = [f["two-phase s=10"] <= 1.05 * f["two-phase s=1"] for f in here]
+        return [
+            faster,
+            _share_claim("the final error stays almost the same: that of s = 10 at most 5 % above s = 1", almost, 0.9),
+            _share_claim(f"one-shot clustering performs well: within {oracle} in 9 of 10 seeds", close, 0.9),
+        ]
+    if setting is SETTINGS[1]:
+        return [
+            faster,
+            _above(
+                "more local steps help less than in C.1: rounds of s = 1 over those of s = 10",
+                [_reached(f, "s=1") / _reached(f, "s=10") for f in balanced],
+                [_reached(f, "s=1") / _reached(f, "s=10") for f in here],
+            ),
+            _above(
+                "the final error is inflated more than in C.1: that of s = 10 over s = 1",
+                [f["two-phase s=10"] / f["two-phase s=1"] for f in here],
+                [f["two-phase s=10"] / f["two-phase s=1"] for f in balanced],
+            ),
+            _above(
+                "one-shot clustering is worse than in C.1: its error over the oracle's",
+                [f["one-shot least-norm"] / f["oracle"] for f in here],
+                [f["one-shot least-norm"] / f["oracle"] for f in balanced],
+            ),
+        ]
+    poor = [not one for one in close]
+    return [
+        faster,
+        _above(
+            "convergence is slower than in C.2: rounds of s = 5",
+            [_reached(f, "s=5") for f in here],
+            [_reached(f, "s=5") for f in unbalanced],
+        ),
+        _share_claim(f"one-shot clustering performs poorly: above {oracle} in 9 of 10 seeds", poor, 0.9),
+    ]
+
+
+def _reached(figures: Figures, variant: str) -> float:
+    """Return the rounds until 1.5 times the error of least squares; one more than all rounds if it was not reached."""
+    rounds = figures[f"rounds {variant}"]
+    return float(ROUNDS + 1 if rounds is None else max(rounds, 1))
+
+
+def _above(text: str, larger: Sequence[float], smaller: Sequence[float]) -> Claim:
+    """Return the claim that one mean is above another, undecided within two standard errors of their difference."""
+    if len(larger) < 2 or len(smaller) < 2:
+        return Claim(text, None, NOT_RUN)
+    one, two = float(np.mean(larger)), float(np.mean(smaller))
+    error = (np.var(larger, ddof=1) / len(larger) + np.var(smaller, ddof=1) / len(smaller)) ** 0.5
+    evidence = f"{one:.3g} and {two:.3g}, standard error of the difference {error:.2g}"
+    return Claim(text, one > two, evidence, bool(abs(one - two) > 2 * error))
 
 
 def _share_claim(text: str, outcomes: Sequence[bool], least: float) -> Claim:
@@ -439,6 +513,7 @@ def _reproduction(setting: Setting, figure: int) -> Reproduction:
         quick_seeds=2,
         tables=partial(tables, setting),
         claims=partial(claims, setting),
+        family="su-appendix-c",
     )
 
 

@@ -118,7 +118,7 @@ def test_every_registered_method_is_a_row():
     assert there == set(Method.members) - LEFT_OUT
 
 
-def test_only_methods_that_need_k_are_told_it():
+def test_only_methods_that_need_k_receive_it():
     assert ENTRIES["ifca"].run_options(3) == {"clusters": 3}
     assert ENTRIES["ifca"].run_options(1) == {"clusters": 2}
     assert ENTRIES["ifca"].run_options(None) == {}
@@ -149,7 +149,7 @@ def test_every_fifth_client_is_a_newcomer_with_samples_of_its_own():
     assert [(float(n.x[0, 0]), len(n.support[1]), len(n.y)) for n in drawn.newcomers] == [(4, 10, 10), (9, 10, 10)]
 
 
-def test_a_newcomer_is_not_asked_about_classes_that_nobody_trained_on():
+def test_a_newcomer_is_not_asked_about_classes_that_no_client_trained_on():
     clients = [Client(np.zeros((6, 1)), np.array([0, 1, 0, 1, 0, 1]), 3) for _ in range(4)]
     clients.append(Client(np.arange(6.0)[:, None], np.array([0, 7, 1, 7, 1, 0]), 3))
     (newcomer,) = federation(clients).newcomers

@@ -146,7 +146,7 @@ def test_images_of_the_clients_of_a_scenario_are_drawn(coterie, tmp_path, monkey
     [
         (["rnu"], "unknown command 'rnu': did you mean 'run'?"),
         (["run", "rotated-digit"], "did you mean 'rotated-digits'?"),
-        (["run"], "which scenario?"),
+        (["run"], "no scenario is named"),
         (["run", "rotated-digits", "--method", "ifac"], "did you mean 'ifca'?"),
         (["run", "rotated-digits", "--clsters", "3"], "--clusters"),
         (
@@ -159,7 +159,7 @@ def test_images_of_the_clients_of_a_scenario_are_drawn(coterie, tmp_path, monkey
         (["run", "mixed-regression", "--samples", "lots"], "samples must look like"),
         (["run", "rotated-digits", "--learner", "linear"], "the labels are classes"),
         (["run", "--config", "absent.toml"], "absent.toml cannot be read"),
-        (["run", "--config", "typo.toml"], "unknown key in typo.toml 'roundz': did you mean 'rounds'?"),
+        (["run", "--config", "typo.toml"], "unknown key 'roundz' of typo.toml: did you mean 'rounds'?"),
         (["run", "--config", "broken.toml"], "broken.toml is not valid TOML"),
         (["run", "rotated-digits", "--out", "taken"], "taken exists already"),
         (["compare", "rotated-digits", "--methods", "ifca,fedavgg"], "did you mean 'fedavg'?"),

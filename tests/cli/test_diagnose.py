@@ -31,7 +31,7 @@ def test_the_five_answers_and_the_command_are_printed(coterie, found, tmp_path):
     code, out, _ = coterie("diagnose", *SMALL)
     assert code == 0
     assert [line[0] for line in out.splitlines() if line[:1].isdigit()] == ["1", "2", "3", "4", "5"]
-    assert "One model does not fit all clients (p < 0.001)" in out
+    assert "One model does not fit all clients (p ≤ 0.005)" in out
     command = "coterie run mixed-regression --dimension 2 --clients 9"
     assert any(line.strip().startswith("coterie run mixed-regression") for line in out.splitlines()), command
     assert "--method ifca --clusters 3 --restarts 2" in out
@@ -62,7 +62,7 @@ def test_out_writes_json_and_a_page(coterie, found, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["diagnose"], "which scenario?"),
+        (["diagnose"], "no scenario is named"),
         (["diagnose", "mixed-regresion"], "did you mean"),
         (["diagnose", *SMALL, "--train-images", "4"], "but not of scenario mixed-regression: leave it out"),
         (["diagnose", *SMALL, "--rounds", "4"], "No such option"),

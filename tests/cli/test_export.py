@@ -140,7 +140,7 @@ def test_a_comparison_writes_csv_latex_and_differences(coterie, tmp_path):
     ]
     assert r"\toprule" in (tmp_path / "c.tex").read_text()
     code, _, err = coterie("report", "c", "--against", "local")
-    assert (code, "unknown method of the comparison 'local'" in err) == (2, True)
+    assert (code, "unknown method 'local' of the comparison" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_comparison_writes_csv_latex_and_differences(coterie, tmp_path):
     [
         (["--figure", "a.png"], "the file name of a figure must end in .svg or .pdf"),
         (["--csv", "no/a.csv"], "its folder does not exist"),
-        (["--against", "local"], "unknown method of the comparison 'local'"),
+        (["--against", "local"], "unknown method 'local' of the comparison"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_anything_runs(coterie, tmp_path, flags, message):

@@ -74,7 +74,7 @@ def test_a_client_that_trained_predicts_by_its_cluster(coterie, groups):
     )
 
 
-def test_somebody_new_is_placed_by_its_support_and_labels_give_a_score(coterie, groups, tmp_path):
+def test_a_new_client_is_placed_by_its_support_and_labels_give_a_score(coterie, groups, tmp_path):
     code, out, err = coterie("predict", groups, "--data", "labelled.npz", "--support", "labelled.npz")
     assert code == 0
     assert read(out) == pytest.approx(-X.sum(axis=1), abs=0.01)
@@ -211,7 +211,7 @@ def test_a_mistake_is_one_line_with_exit_code_2(coterie, groups, arguments, mess
     assert err.count("\n") == 1
 
 
-def test_somebody_new_has_no_model_where_all_trained_alone(coterie, alone):
+def test_a_new_client_has_no_model_where_all_trained_alone(coterie, alone):
     code, _, err = coterie("predict", alone, "--data", "new.npz", "--support", "labelled.npz")
     assert code == 2
     assert "local gives every client a personal model, so a new client has none" in err

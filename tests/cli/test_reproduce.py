@@ -21,7 +21,7 @@ def test_the_results_are_those_of_the_checkout_from_any_folder(coterie, tmp_path
     monkeypatch.chdir(ROOT / "docs")
     _, inside, _ = coterie("reproduce")
     assert elsewhere == inside
-    assert "420 of 420" in inside
+    assert "66 of 66" in inside
 
 
 def test_outside_a_checkout_the_error_explains_what_to_do(coterie, tmp_path, monkeypatch):
@@ -38,8 +38,8 @@ def test_outside_a_checkout_the_error_explains_what_to_do(coterie, tmp_path, mon
 def test_a_quick_run_prints_tables_and_verdicts_and_stores_nothing(coterie, tmp_path):
     code, out, err = coterie("reproduce", "ifca-figure3", "--quick", "--only", "(c)", "--seeds", "1", "--jobs", "1")
     assert code == 0
-    assert "holds   (c) n=25: more clients help" in out
-    assert "not run (d) n=25: more clients help" in out
+    assert "holds         (c) R=0.25, n=25: more clients help" in out
+    assert "not run       (d) R=0.5, n=25: more clients help" in out
     assert "2 of 2: (c)" in err
     assert list(tmp_path.iterdir()) == []
 

@@ -3,7 +3,7 @@
 from benchmarks.scoreboard.cells import FIRST_SEED, chosen_cells
 from benchmarks.scoreboard.entries import ENTRIES
 from coterie.experiments import checkout
-from coterie.experiments.results import append, read
+from coterie.experiments.results import Measured, append, read
 from coterie.experiments.scoreboard import KEPT_AS
 
 
@@ -15,7 +15,7 @@ def test_cells_are_stored_resumed_and_shown(coterie, tmp_path):
     assert {cell.seed for cell in cells} == {FIRST_SEED}
     file = tmp_path / "found.jsonl"
     for cell in cells:
-        append(file, KEPT_AS, cell, cell.measure(tmp_path / "none"), 0.1)
+        append(file, KEPT_AS, cell, Measured(cell.measure(tmp_path / "none"), 0.1), "v1")
     found = read(file, KEPT_AS)
     assert "refused" in found["linear few samples: hcfl+"][FIRST_SEED]
     before = file.read_text()

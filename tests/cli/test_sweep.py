@@ -101,7 +101,7 @@ def test_a_failed_combination_is_reported(coterie, tmp_path):
         (["--over", "lr=0.1", "--over", "lr=0.2"], "--over lr is given twice"),
         (["--over", "lr=fast"], "lr must be a number above 0, or auto, got 'fast'"),
         (["--over", "resample=perhaps"], "resample must be true or false, got 'perhaps'"),
-        (["--over", "lrr=1"], "unknown option of method ifca 'lrr': did you mean 'lr'?"),
+        (["--over", "lrr=1"], "unknown option 'lrr' of method ifca: did you mean 'lr'?"),
         (["--over", "noise=0.1"], "noise changes the data of mixed-regression"),
         (["--method", "fedavg", "--over", "clusters=2,3"], "clusters has no meaning for method fedavg"),
         (["--over", "lr=0.1", "--lr", "0.2"], "lr is both set and swept"),

@@ -94,8 +94,8 @@ def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run"], "which scenario?"),
-        (["compare", "--methods", "fedavg"], "which scenario?"),
+        (["run"], "no scenario is named"),
+        (["compare", "--methods", "fedavg"], "no scenario is named"),
         (["run", "table"], "add --table, --client, --target"),
         (
             ["run", "--table", "pupils.csv", "--client", "school"],
@@ -208,15 +208,15 @@ def test_many_columns_are_not_all_printed(capsys):
     assert lines[-1] == "... 3 more columns"
 
 
-def test_help_tells_both_meanings_of_features(coterie):
+def test_help_has_both_meanings_of_features(coterie):
     words = " ".join(coterie("run", "--help")[1].split())
-    assert "(mixed-regression, table) distribution of the features (gaussian, rademacher); or columns" in words
+    assert "(mixed-regression) distribution of the features (gaussian, rademacher); (table) columns" in words
 
 
-def test_help_tells_both_meanings_of_noise(coterie):
+def test_help_has_both_meanings_of_noise(coterie):
     words = " ".join(coterie("run", "--help")[1].split())
-    assert "of the noise (sigma); or share of wrong training labels" in words
-    assert words.count("standard deviation of the noise (sigma)") == 1  # two scenarios say the same
+    assert "share of wrong training labels" in words
+    assert words.count("standard deviation of the noise (sigma)") == 1  # several scenarios share this text
 
 
 def test_the_last_column_with_the_name_of_a_target_is_suggested():

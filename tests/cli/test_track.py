@@ -58,7 +58,7 @@ def test_a_resumed_run_continues_its_tracker(coterie, tmp_path, monkeypatch):
     ("text", "message"),
     [
         ("csw:path=a.csv", "unknown tracker 'csw': did you mean 'csv'?"),
-        ("csv:file=a.csv", "unknown setting of csv 'file'"),
+        ("csv:file=a.csv", "unknown setting 'file' of csv"),
     ],
 )
 def test_a_wrong_tracker_is_refused_before_anything_is_written(coterie, tmp_path, text, message):

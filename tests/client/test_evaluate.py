@@ -108,7 +108,7 @@ def test_evaluation_never_returns_a_sample_axis():
 
 
 def test_one_pass_of_the_own_model_gives_score_and_loss(monkeypatch):
-    learner = make_learner("cnn:channels=1,hidden=2", Profile((4, 4), 3))
+    learner = make_learner(lambda: SmallCNN(1, 4, 4, 1, 2, 3), Profile((4, 4), 3))
     models = Clusters(learner.start([1, 2, 3], torch.float64), 3)
     seen: list[int] = []
     real = SmallCNN.forward

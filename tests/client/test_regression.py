@@ -15,6 +15,7 @@ from coterie.core.blocks import cut
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Reply
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
@@ -93,7 +94,7 @@ def both(reply_of) -> dict[str, np.ndarray]:
     return merged
 
 
-ENGINES = {"simulated": Simulated, "sequential": Sequential, "three-shards": lambda side: Simulated(side, shards=3)}
+ENGINES = {"simulated": Simulated, "sequential": Sequential, "three-shards": lambda side: InShards(side, shards=3)}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

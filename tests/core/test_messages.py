@@ -25,11 +25,11 @@ from coterie.core.messages import (
 
 PARAMS = {"weight": torch.arange(12.0, dtype=torch.float64).reshape(6, 2), "bias": torch.arange(6.0)}
 BODY = {"base": torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])}
-LANES = 2
+RESTARTS = 2
 
 
 def clusters(body: bool = True) -> Clusters:
-    return Clusters(PARAMS, K=3, restarts=LANES, body=BODY if body else None)
+    return Clusters(PARAMS, K=3, restarts=RESTARTS, body=BODY if body else None)
 
 
 def same(a: dict, b: dict) -> bool:
@@ -63,7 +63,7 @@ def test_a_broadcast_survives_serialisation(body):
     )
     back = decode_broadcast(encode_broadcast(sent))
     assert (back.round, back.scalars) == (7, {"lr": 0.1, "mu": 2.0})
-    assert (back.clusters.K, back.clusters.restarts, back.clusters.slots) == (3, LANES, None)
+    assert (back.clusters.K, back.clusters.restarts, back.clusters.slots) == (3, RESTARTS, None)
     assert sorted_same(back.clusters.params, PARAMS)
     assert (back.clusters.body is not None) == body
     assert sorted_same(back.clusters.shared, BODY if body else {})

@@ -214,7 +214,7 @@ def test_other_labels_are_other_data_and_renumbering_does_not_matter():
     assert one.fingerprint() == one.compact().fingerprint() != other.fingerprint()
 
 
-def test_an_interrupted_run_with_gaps_in_its_labels_goes_on(tmp_path):
+def test_an_interrupted_run_with_gaps_in_its_labels_is_resumed(tmp_path):
     data = from_arrays([(X, np.array([0, 5, 5])), (X, np.array([5, 0, 5]))])
     whole = coterie.fit(data, "fedavg", rounds=4)
 

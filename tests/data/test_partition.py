@@ -15,7 +15,7 @@ Y = np.random.default_rng(0).integers(0, 5, 200)
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 30), st.floats(0.01, 100), st.integers(0, 5), st.integers(1, 3))
-def test_every_sample_has_exactly_one_client_and_nobody_is_empty(clients, alpha, seed, least):
+def test_every_sample_has_exactly_one_client_and_no_client_is_empty(clients, alpha, seed, least):
     for found in (partition.dirichlet(Y, clients, alpha, seed, least=least), partition.iid(len(Y), clients, seed)):
         assert len(found) == clients
         assert sorted(np.concatenate(list(found.values()))) == list(range(len(Y)))

@@ -37,6 +37,6 @@ def test_a_file_is_not_copied_and_gives_what_arrays_give(tmp_path):
         (np.where(X[5, 0] == X, np.nan, X), Y, SIZES, {}, "x from row 0 on has 1 NaN .* sample 5"),
     ],
 )
-def test_mistakes_are_told(x, y, sizes, more, message):
+def test_mistakes_are_explained(x, y, sizes, more, message):
     with pytest.raises(InputError, match=message):
         coterie.from_rows(x, y, sizes, **more)

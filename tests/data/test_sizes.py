@@ -29,7 +29,7 @@ def test_parts_that_would_be_empty_are_an_error(total, parts):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8), st.integers(0, 500))
-def test_shares_sum_up_and_leave_nobody_out(shares, extra):
+def test_shares_sum_up_and_leave_no_client_out(shares, extra):
     total = len(shares) + extra
     counts = by_shares(total, shares)
     assert len(counts) == len(shares)
@@ -49,7 +49,7 @@ def test_whole_proportions_are_kept_exactly(shares, factor):
         (10, [0.2, 0.3, 0.5], [2, 3, 5]),
         (10, [1, 1, 1], [4, 3, 3]),  # 3.33 each, the first gets the rest
         (10, [0.55, 0.25, 0.2], [6, 2, 2]),  # 5.5, 2.5, 2: floors 5, 2, 2, one left for the first largest remainder
-        (4, [1000, 1, 1], [2, 1, 1]),  # nobody is left out
+        (4, [1000, 1, 1], [2, 1, 1]),  # no client is left out
         (3, [5, 1, 1], [1, 1, 1]),
     ],
 )

@@ -199,3 +199,76 @@ def test_messages_show_cells_of_arrays_as_plain_values(result):
         result.predict(rows | {"x": ["many"]}, client="s1")
     assert coterie.errors.shown(np.int64(3)) == "3"
     assert coterie.errors.shown(np.False_) == "False"
+
+
+# ---- codes, names of columns ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["patient_id", "icd_code", "zip", "PLZ"])
+def test_codes_of_several_rows_are_used_with_a_warning(name):
+    assert "its name is that of an identifier or code" in note(
+        name.lower(), **{name.lower(): RANDOM.integers(9, 60, N)}
+    )
+
+
+def test_dates_with_times_that_are_written_as_numbers():
+    assert "looks like dates with times" in note("c", c=[20230101103000 + 1000000 * (i % 27) for i in range(N)])
+
+
+@pytest.mark.parametrize(
+    ("later", "warned"),
+    [
+        ([1, 2, 3, 4, 5] * 4, False),
+        ([0, 1, 2, 3, 4] * 4, True),  # coded from 0 on
+        ([9] + [1, 2, 3, 4] * 5, True),  # a code for a missing value
+        ([6] + [1, 2, 3, 4] * 5, False),  # one more than before
+        ([True, False] * 10, True),
+    ],
+)
+def test_codes_that_no_training_row_had(later, warned):
+    table = {"site": SITE, "x": X, "k": [1 + i // 10 % 5 for i in range(N)], "y": Y}
+    fitted = coterie.fit(coterie.from_table(table, client="site", target="y"), "fedavg", rounds=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ColumnWarning)
+        fitted.predict({"x": [50.0] * len(later), "k": later}, client="s1")
+    assert [("is it coded in the same way" in str(each.message)) for each in caught] == [True] * warned
+
+
+LINES = [f"{s},{x},{y},2024-01-{1 + i % 28:02d}" for i, (s, x, y) in enumerate(zip(SITE, X, Y, strict=True))]
+
+
+@pytest.mark.parametrize(
+    ("first", "client", "target", "message"),
+    [
+        ("", "s0", "y", "looks like a row of values, such as"),  # no line of names at all
+        ("Sales of 2024\n", "site", "y", "has one column only, 'Sales of 2024'"),
+        ("site x y d\n", "site", "y", "has one column only, 'site x y d'"),
+    ],
+)
+def test_files_without_names_of_columns(tmp_path, first, client, target, message):
+    path = tmp_path / "t.csv"
+    rows = [line.replace(",", " ") if "x y" in first else line for line in LINES]
+    path.write_text(first + "\n".join(rows) + "\n")
+    with pytest.raises(InputError, match=message):
+        coterie.from_table(path, client=client, target=target)
+
+
+def test_columns_that_are_called_like_one_of_their_values(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "\n".join(f"{s},{int(x)},{'ja' if y > 100 else 'nein'}" for s, x, y in zip(SITE, X, Y, strict=True))
+    )
+    first = path.read_text().splitlines()[0].split(",")
+    with pytest.warns(ColumnWarning) as caught:
+        coterie.from_table(path, client=first[0], target=first[2])
+    said = " ".join(str(each.message) for each in caught)
+    assert "is called like one of the clients" in said
+    assert "is called like one of the classes" in said
+
+
+def test_years_may_name_columns(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site,2019,2020,y\n" + "\n".join(f"{s},{x},{-x},{y}" for s, x, y in zip(SITE, X, Y, strict=True)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)
+        assert coterie.from_table(path, client="site", target="y").schema.feature_names == ("2019", "2020")

@@ -12,6 +12,7 @@ from coterie.diagnosis.consequences import placing_probability
 from coterie.diagnosis.diagnose import diagnose, diagnose_clients
 from coterie.diagnosis.mixture import Mixture
 from coterie.diagnosis.values import Diagnosis
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
@@ -71,7 +72,7 @@ def test_every_engine_and_cut_gives_the_same():
     group = ClientGroup.of(data, learner, torch.float64, torch.device("cpu"), None, 0, keeps=False)
     first, *others = (
         diagnose_clients(engine, data, seed=0)
-        for engine in (Simulated(group), Simulated(group, shards=5), Sequential(group))
+        for engine in (Simulated(group), InShards(group, shards=5), Sequential(group))
     )
     for other in others:
         assert other.shift.model.p_value == first.shift.model.p_value

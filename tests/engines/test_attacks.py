@@ -12,6 +12,7 @@ import coterie
 from coterie.core.keys import hash_ids
 from coterie.core.messages import Broadcast
 from coterie.engines.attacks import LabelFlip, Noise, Scale, SignFlip, attackers_of, with_false_labels
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
@@ -28,7 +29,7 @@ def plan_of(poison, **options):
 
 
 def names(plan):
-    return {client for client, lies in zip(plan.data.clients, plan.attacking.tolist(), strict=True) if lies}
+    return {client for client, attacking in zip(plan.data.clients, plan.attacking.tolist(), strict=True) if attacking}
 
 
 def test_attackers_depend_on_ids_and_the_seed_only():
@@ -56,9 +57,9 @@ def test_false_labels_are_in_the_training_samples_of_attackers_only():
         lying = attackers_of(LabelFlip(0.3), 3, data.train.hashes)
         false = with_false_labels(data, lying)
         assert torch.equal(false.test.y, data.test.y)
-        for i, lies in enumerate(lying):
+        for i, attacking in enumerate(lying):
             rows = slice(data.train.starts[i], data.train.stops[i])
-            expected = flipped(data.train.y[rows]) if lies else data.train.y[rows]
+            expected = flipped(data.train.y[rows]) if attacking else data.train.y[rows]
             assert torch.equal(false.train.y[rows], expected)
 
 
@@ -67,19 +68,19 @@ def test_only_the_changes_of_attackers_are_false(each):
     """With 10 times the changes of attackers, the sum is the honest sum plus 9 times their changes."""
     options = {"combine": "median"} if each else {}
     honest, poisoned = plan_of(None, **options), plan_of("scale:share=0.4,strength=10", **options)
-    everybody, state = np.arange(9), initialize(honest).state
+    all_clients, state = np.arange(9), initialize(honest).state
     broadcast = Broadcast(0, state.clusters, scalars={"lr": 0.05})
     task = honest.tiers.task(3, honest.rounds)
-    true, false = (plan.federation.ask(task, broadcast, everybody).reply for plan in (honest, poisoned))
+    true, false = (plan.federation.ask(task, broadcast, all_clients).reply for plan in (honest, poisoned))
     alone = poisoned.federation.group.take(np.flatnonzero(poisoned.attacking.numpy()))
     lied = Simulated(replace(honest.federation.group, train=alone.train, test=None, memory=None)).ask(
         task, broadcast.to(np.arange(len(alone.train))), np.arange(len(alone.train))
     )
     assert len(lied.reply.clients) == 4
     if each:
-        for client, told in zip(false.clients, false.rows["change"], strict=True):
+        for client, reported in zip(false.clients, false.rows["change"], strict=True):
             factor = 10 if client in lied.reply.clients else 1
-            assert torch.allclose(told, factor * true.rows["change"][true.clients.index(client)], rtol=1e-12)
+            assert torch.allclose(reported, factor * true.rows["change"][true.clients.index(client)], rtol=1e-12)
     else:
         found, expected = (_dense(reply) for reply in (false, true))
         assert torch.allclose(found, expected + 9 * _dense(lied.reply), rtol=1e-9, atol=1e-12)
@@ -98,7 +99,7 @@ def test_shards_engines_and_order_do_not_matter(combine):
     case = Case("ifca", "linear", {"poison": "noise:share=0.3,strength=2", "combine": combine, "restarts": 2})
     plain = case.run()
     others = [
-        case.run(federation=partial(Simulated, shards=3)),
+        case.run(federation=partial(InShards, shards=3)),
         case.run(federation=Sequential),
         case.run(case.plan(case.data(order=[4, 0, 8, 2, 6, 1, 7, 3, 5]))),
     ]
@@ -110,7 +111,7 @@ def test_shards_engines_and_order_do_not_matter(combine):
 
 
 def _attackers(result: Result) -> set[str]:
-    return {row["id"] for row in result.clients if row.get("liar")}
+    return {row["id"] for row in result.clients if row.get("attacker")}
 
 
 def test_scores_and_agreement_are_those_of_honest_clients(tmp_path):
@@ -119,13 +120,13 @@ def test_scores_and_agreement_are_those_of_honest_clients(tmp_path):
         plan.data, "ifca", learner="linear", poison="sign-flip:share=0.3", out=tmp_path / "run", **SMALL
     )
     assert _attackers(result) == names(plan)
-    assert result.metrics["liars"] == 3
+    assert result.metrics["attackers"] == 3
     scores = [row["score"] for row in result.clients]
     assert [score is None for score in scores] == plan.attacking.tolist()
     known = [score for score in scores if score is not None]
     assert result.metrics["rmse"] == pytest.approx(np.mean(known))
     truth = plan.data.truth[~plan.attacking.numpy()]
-    found = [row["cluster"] for row in result.clients if not row.get("liar")]
+    found = [row["cluster"] for row in result.clients if not row.get("attacker")]
     assert result.metrics["ari"] == pytest.approx(adjusted_rand_score(truth, found))
     assert coterie.resume(tmp_path / "run", plan.data).config["poison"] == "sign-flip:share=0.3"
 

@@ -15,6 +15,7 @@ from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.task import Task
 from coterie.engines import simulated
+from coterie.engines.in_shards import InShards
 from coterie.engines.simulated import Simulated
 from coterie.learners import make_learner
 from coterie.learners.local_training import FullBatch
@@ -85,6 +86,26 @@ def test_a_small_amount_of_work_is_done_by_one_thread(two_threads, monkeypatch):
     assert federation.group.seen == [(6, 6, 1)]
 
 
+@pytest.mark.parametrize(
+    ("spec", "features", "products"),
+    [
+        ("mlp:hidden=5-4", (3,), 3 * 5 + 5 * 4 + 4 * 2),
+        # 16 pixels, 2 channels and 9 weights; 4 pixels, 4 channels and 18 weights; 4-6-2
+        ("cnn:channels=2,hidden=6", (4, 4), 16 * 2 * 9 + 4 * 4 * 18 + 4 * 6 + 6 * 2),
+        ("cnn:channels=2,hidden=6,kernel=2", (4, 4), 4 * 4 * 2 + 1 * 8 * 4 + 4 * 6 + 6 * 2),
+    ],
+)
+def test_networks_use_threads_according_to_their_multiplications(spec, features, products, two_threads, monkeypatch):
+    monkeypatch.setattr(simulated, "PART_BYTES", 1 << 30)
+    learner = make_learner(spec, Profile(features, 2))
+    assert learner.products == products
+    shard = make_shard([(torch.zeros((5, *features)).numpy(), torch.zeros(5).numpy().astype(int))] * 4)
+    federation = Simulated(ClientGroup(learner, shard, None))
+    for part, count in ((10 * products, 2), (10 * products + 1, 1)):
+        monkeypatch.setattr(simulated, "PART_PRODUCTS", part)
+        assert federation._shard_count(np.arange(4), 2) == count
+
+
 @pytest.mark.parametrize("check", ["seed", "client_order", "engines", "silent_client", "resume"])
 @pytest.mark.parametrize(("method", "learner"), [("ifca", "mlp"), ("local", "linear")])
 def test_methods_pass_their_checks_in_two_threads(method, learner, check, two_threads):
@@ -93,7 +114,7 @@ def test_methods_pass_their_checks_in_two_threads(method, learner, check, two_th
 
 def test_two_threads_equal_one_to_rounding(two_threads):
     case = Case("ifca", "mlp", {"restarts": 2, "race": 0})
-    side_by_side, in_turn = case.run(), case.run(federation=partial(Simulated, shards=1))
+    side_by_side, in_turn = case.run(), case.run(federation=partial(InShards, shards=1))
     for one, other in zip(side_by_side.models, in_turn.models, strict=True):
         for name in one:
             np.testing.assert_allclose(one[name], other[name], rtol=1e-10, atol=1e-12)

@@ -50,7 +50,7 @@ def test_the_area_by_hand():
     """Two samples outside in bins 0 and 1, two inside in bins 1 and 2: of four pairs three are right, one is even."""
     bins = np.array([[[1.0, 1, 0], [0, 1, 1]]])
     assert area(bins) == 3.5 / 4
-    assert area(np.array([[[2.0, 0], [0, 0]]])) is None, "nobody is inside"
+    assert area(np.array([[[2.0, 0], [0, 0]]])) is None, "no sample is inside"
 
 
 def three_groups(classes: bool, seed: int = 0):

@@ -153,7 +153,7 @@ def test_differences_by_hand():
     # variance 2 * 4 / 4 = 2; the largest difference 2 * (1 * 2 / 2) = 2
     assert differences(found, 0).statistic == pytest.approx(8 / 3 / math.sqrt(2))
     assert differences(found, 0).share == pytest.approx(4 / 3)
-    assert differences(found, 1).statistic == 0  # nobody is there
+    assert differences(found, 1).statistic == 0  # no client is there
 
 
 def test_a_common_mean_is_no_difference_and_two_groups_are():

@@ -9,6 +9,7 @@ import torch
 from coterie.client.group import ClientGroup
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import TrainingError
@@ -21,7 +22,7 @@ ONES = np.ones((2, 1))
 # every client has x = 1, 1; the models predict 0, 1 and 5
 DATA = [(ONES, np.array([0.0, 0.0])), (ONES, np.array([1.0, 3.0])), (ONES, np.array([4.0, 6.0]))]
 MODELS = Clusters({"weight": torch.tensor([[0.0], [1.0], [5.0]], dtype=torch.float64)}, 3)
-ENGINES = [Simulated, Sequential, lambda side, **kw: Simulated(side, shards=2, **kw)]
+ENGINES = [Simulated, Sequential, lambda side, **kw: InShards(side, shards=2, **kw)]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
@@ -66,7 +67,7 @@ def test_clients_that_do_not_answer_have_no_row(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
-def test_nobody_answering_is_an_error_in_words(engine):
+def test_silence_of_all_clients_is_an_error_in_words(engine):
     federation = engine(ClientGroup(LINE, make_shard(DATA), None), missing={3: ["c0", "c1", "c2"]})
     with pytest.raises(TrainingError):
         scores(federation, MODELS, torch.tensor([0, 1, 2]), 3, regression=True)

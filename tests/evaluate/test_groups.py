@@ -31,7 +31,7 @@ def test_the_largest_clear_differences_are_named_first():
     assert found[1].words() == "weaker effect of weekend (1.00 against 4.00 on average)"
 
 
-def test_small_differences_beside_a_large_one_are_left_out():
+def test_small_differences_next_to_a_large_one_are_left_out():
     found = distinctions(coefficients([-9.0, 1, 0.0, 5], [9.0, 2, 0.0, 9]), DEVIATIONS, 1)
     assert [each.words() for each in found] == [f"opposite effect of price (9.00 against {MINUS}9.00 on average)"]
 
@@ -43,7 +43,7 @@ def test_one_group_differs_from_nothing():
 
 
 def test_log_odds_of_small_groups_are_not_named():
-    """Four coefficients need eighty samples: group 1 has 79, and group 0 has nobody to differ from."""
+    """Four coefficients need eighty samples: group 1 has 79, and group 0 has no other group to differ from."""
     found = coefficients([-9.0, 1, 0.0, 5], [9.0, 2, 0.0, 9]) | {"classes": ["yes"]}
     assert distinctions(found, DEVIATIONS, 0)
     found["clusters"][1]["samples"] = 79
@@ -51,7 +51,10 @@ def test_log_odds_of_small_groups_are_not_named():
 
 
 def test_a_level_is_higher_or_lower():
-    assert Distinction("level", 1.0, 2.0, 1.0).words() == "lower level (1.00 against 2.00 on average)"
+    assert (
+        Distinction("level", 1.0, 2.0, 1.0).words()
+        == "lower level at the mean of all features (1.00 against 2.00 on average)"
+    )
 
 
 @pytest.fixture(scope="module")

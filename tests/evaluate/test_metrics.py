@@ -44,7 +44,7 @@ def test_the_adjusted_rand_index_by_hand():
     assert agreement(ints(0, 0, 0, 1, 1, 1), ints(0, 0, 1, 1, 1, 1))["ari"] == pytest.approx(1.2 / 3.7)
 
 
-def test_everybody_alone_agrees_no_better_than_chance_and_warns_of_nothing():
+def test_one_cluster_for_each_client_agrees_no_better_than_chance_and_warns_of_nothing():
     truth = np.repeat(np.arange(3), 20)
     assert agreement(truth, np.arange(60))["ari"] == pytest.approx(0, abs=1e-12)
 

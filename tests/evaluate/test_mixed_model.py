@@ -96,13 +96,13 @@ def test_no_difference_between_clients_gives_the_pooled_line():
 
 
 def test_a_client_without_held_out_samples_has_no_error():
-    table = {"c": [*"aaaabbbbc"], "x": np.arange(9.0), "y": np.arange(9.0) ** 2}
+    table = {"c": [*"aaaabbbbd"], "x": np.arange(9.0), "y": np.arange(9.0) ** 2}
     data = from_table(table, client="c", target="y")
     for errors in (pooled_rmse(data), alone_rmse(data), mixed_model_rmse(data)):
         assert np.isfinite(errors).tolist() == [True, True, False]
 
 
-def test_what_cannot_be_measured_is_said(monkeypatch):
+def test_figures_that_cannot_be_measured_have_a_reason(monkeypatch):
     x = np.ones((3, 1))
     with pytest.raises(InputError, match="no held-out samples"):
         pooled_rmse(from_arrays([(x, np.ones(3))] * 2))

@@ -14,6 +14,7 @@ from scipy.stats import binom
 from coterie.client.group import ClientGroup
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import TrainingError
@@ -81,7 +82,7 @@ OWN = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
 # ---- coefficients --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", [Simulated, Sequential, lambda side: Simulated(side, shards=3)])
+@pytest.mark.parametrize("engine", [Simulated, Sequential, lambda side: InShards(side, shards=3)])
 def test_standard_errors_and_intervals_are_those_of_statsmodels(engine):
     """Seven clients in cluster 0 are enough for four coefficients; three and two in the others are not."""
     data = mixture(SIZES, [k % 2 for k in OWN])
@@ -208,7 +209,7 @@ def test_collinear_features_leave_some_coefficients_open():
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0])
-def test_a_constant_feature_beside_an_intercept(value):
+def test_a_constant_feature_next_to_an_intercept(value):
     """Zeros say nothing about their own coefficient; another constant nothing about the intercept either."""
     data = [(np.column_stack([x[:, :2], np.full(len(x), value)]), y) for x, y in mixture([20] * 8, [0] * 8)]
     _, (fit,) = pooled_fits(federation(data), line(), models(1), torch.zeros(8, dtype=torch.int64))
@@ -294,7 +295,7 @@ def test_the_report_is_plain_and_whole(engine):
     data = mixture(SIZES, [k % 2 for k in OWN])
     ours, clusters = federation(data, engine=engine), models(4)
     for value in clusters.params.values():
-        value[3] = value[0]  # nobody uses it, so that it is no distance from another does not count
+        value[3] = value[0]  # no client uses it, so that its distance from another one does not count
     own = torch.tensor(OWN)
     own[1] = -1  # it never answered
     report = regression_report(ours, line(), clusters, own, lr=0.01, steps=2, labels=Labels(["a", "b", "c"]))

@@ -42,7 +42,7 @@ def test_a_sample_is_in_the_cluster_of_its_largest_responsibility(method: str, r
     x, y = data.train.x.numpy().reshape(len(data.train.x), -1), data.train.y.numpy()
     shares = np.ones((K, data.profile.classes))
     if method == "fedrc":
-        restart, state = result.metrics.get("start", 0), RunFolder.open(tmp_path / "run").last_state(print)[0]
+        restart, state = result.metrics.get("restart", 0), RunFolder.open(tmp_path / "run").last_state(print)[0]
         counts = state.tables["labels"].numpy().sum(axis=0)[restart]  # (K, C)
         shares = counts / counts.sum(axis=1, keepdims=True)
     found = np.zeros(len(y), dtype=int)
@@ -63,7 +63,7 @@ def test_the_samples_of_a_hard_method_are_where_their_client_is():
     assert result.metrics["sample_identity"] == pytest.approx(matched(data.sample_truth, found), abs=1e-9)
 
 
-def test_by_hand_and_without_those_who_did_not_answer():
+def test_by_hand_and_without_clients_that_did_not_answer():
     shard = make_shard([(np.zeros((n, 1)), np.zeros(n)) for n in (2, 3, 1)])
     data = FederatedDataset("made", shard, sample_truth=np.array([0, 1, 0, 0, 0, 1]))
     positions = np.array([0, 2])

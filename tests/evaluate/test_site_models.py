@@ -41,18 +41,18 @@ def federation(data: list[Samples], spec: str, classes: int | None, engine=Simul
 def test_a_regression_has_the_models_of_statsmodels(engine, spec):
     """Pooled least squares, dummy variables, and restricted maximum likelihood."""
     data = regression()
-    everybody = np.arange(len(data))
-    constant, pooled, site, mixed = linear_models(federation(data, spec, None, engine), everybody, 3, 0)
+    all_clients = np.arange(len(data))
+    constant, pooled, site, mixed = linear_models(federation(data, spec, None, engine), all_clients, 3, 0)
     x, y, owner = rows(data)
     design = np.column_stack([x, np.ones(len(y))])
     assert constant.theta[:, 0].tolist() == pytest.approx([0, 0, y.mean()])
     np.testing.assert_allclose(pooled.theta[:, 0], sm.OLS(y, design).fit().params, rtol=1e-9)
-    dummies = sm.OLS(y, np.column_stack([x, owner[:, None] == everybody])).fit().params
+    dummies = sm.OLS(y, np.column_stack([x, owner[:, None] == all_clients])).fit().params
     np.testing.assert_allclose(site.theta[:2, 0], dummies[:2], rtol=1e-8)
     np.testing.assert_allclose(site.theta[2, 0] + site.intercepts[:, 0], dummies[2:], rtol=1e-8)
     expected = sm.MixedLM(y, design, groups=owner).fit(reml=True)
     np.testing.assert_allclose(mixed.theta[:, 0], expected.fe_params, rtol=1e-4)
-    effects = [float(np.asarray(expected.random_effects[i])[0]) for i in everybody]
+    effects = [float(np.asarray(expected.random_effects[i])[0]) for i in all_clients]
     np.testing.assert_allclose(mixed.intercepts[:, 0], effects, atol=2e-3)
     assert mixed.deviation == pytest.approx(float(np.sqrt(expected.cov_re[0, 0])), rel=1e-3)
 

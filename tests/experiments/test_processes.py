@@ -13,6 +13,7 @@ import pytest
 import coterie
 from coterie.errors import RunError, StorageError, TrainingError
 from coterie.experiments.compare import jobs_of, plan_comparison, run_comparison, run_job
+from coterie.experiments.pools import Processes
 from coterie.experiments.processes import RESTARTS, UNGUARDED, WORKER, in_processes
 from coterie.training.runs.folder import RunFolder
 from tests.experiments.work import Dies, Leaves, Pid, Raises
@@ -85,7 +86,7 @@ def test_a_comparison_with_a_killed_worker_gives_the_same_result(tmp_path, monke
             killed.append(done)
 
     monkeypatch.setattr("coterie.experiments.processes.POLL_SECONDS", 0.01)
-    assert run_comparison(tmp_path / "killed", 1, kill_once) == []
+    assert run_comparison(tmp_path / "killed", Processes(1), kill_once) == []
     assert killed, "the run was over before it could be killed"
     whole, again = (RunFolder.open(jobs_of(tmp_path / name)[0].folder) for name in ("whole", "killed"))
     assert (whole.path / "models.safetensors").read_bytes() == (again.path / "models.safetensors").read_bytes()

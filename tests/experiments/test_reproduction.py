@@ -10,11 +10,13 @@ import pytest
 
 from coterie.data import scenario
 from coterie.errors import ConfigError, RunError
+from coterie.experiments.checkout import code_version
+from coterie.experiments.pools import Processes
 from coterie.experiments.processes import in_processes
 from coterie.experiments.reproduce import find_reproduction
-from coterie.experiments.reproducing import folder_of, open_cells
-from coterie.experiments.reproduction import RunCell, mean_of, spread, values_of
-from coterie.experiments.results import append, read
+from coterie.experiments.reproducing import folder_of, open_cells, run_cells
+from coterie.experiments.reproduction import Claim, RunCell, mean_of, spread, values_of
+from coterie.experiments.results import Measured, append, read, read_lines
 from coterie.training.fitting import carry_out
 from coterie.training.planning import prepare
 from tests.experiments.work import Square
@@ -70,19 +72,66 @@ def test_a_folder_with_another_run_is_refused(tmp_path):
 
 def test_results_are_appended_and_the_last_line_of_a_cell_counts(tmp_path):
     file = tmp_path / "new" / "results.jsonl"
-    append(file, "table", digits(), {"accuracy": 0.5}, 1.23)
-    append(file, "other", digits(), {"accuracy": 0.1}, 1)
-    append(file, "table", digits(seed=1), {"accuracy": 0.7}, 1)
-    append(file, "table", digits(), {"accuracy": 0.6}, 1)
+    append(file, "table", digits(), Measured({"accuracy": 0.5}, 1.23), "v1")
+    append(file, "other", digits(), Measured({"accuracy": 0.1}, 1), "v1")
+    append(file, "table", digits(seed=1), Measured({"accuracy": 0.7}, 1, resumed=True), "v1")
+    append(file, "table", digits(), Measured({"accuracy": 0.6}, 1), "v2")
     assert read(file, "table") == {"digits ifca": {0: {"accuracy": 0.6}, 1: {"accuracy": 0.7}}}
     assert [json.loads(line)["seconds"] for line in file.read_text().splitlines()] == [1.2, 1, 1, 1]
+    assert [(line.version, line.resumed) for line in read_lines(file)] == [
+        ("v1", False),
+        ("v1", False),
+        ("v1", True),
+        ("v2", False),
+    ]
     assert read(tmp_path / "absent", "table") == {}
+
+
+def test_lines_without_version_and_machine_can_be_read(tmp_path):
+    file = tmp_path / "results.jsonl"
+    file.write_text('{"reproduction": "a", "cell": "b", "seed": 0, "figures": {}, "seconds": 1.0}\n')
+    [line] = read_lines(file)
+    assert (line.version, line.machine, line.resumed) == (None, None, None)
+
+
+def test_a_resumed_cell_is_marked(tmp_path):
+    """The first half of the rounds is run before, as after an interruption."""
+
+    class StopError(Exception):
+        pass
+
+    def stop(record):
+        if record["round"] == 1:
+            raise StopError
+
+    whole, cut = digits(), digits(seed=1)
+    data = scenario("rotated-digits", clients=8, seed=1)
+    with pytest.raises(StopError):
+        carry_out(prepare(data, "ifca", None, {**cut.options, "seed": 1}), folder_of(tmp_path, cut), [stop])
+    assert run_cells("table", [whole, cut], tmp_path, tmp_path / "results.jsonl", Processes(1)) == []
+    lines = read_lines(tmp_path / "results.jsonl")
+    assert {line.seed: line.resumed for line in lines} == {0: False, 1: True}
+    assert {line.version for line in lines} == {code_version()}
+
+
+@pytest.mark.parametrize(
+    ("holds", "decided", "verdict"),
+    [
+        (True, True, "holds"),
+        (False, True, "does not hold"),
+        (True, False, "undecided"),
+        (False, False, "undecided"),
+        (None, True, "not run"),
+    ],
+)
+def test_verdicts_of_claims(holds, decided, verdict):
+    assert Claim("a", holds, "b", decided).verdict == verdict
 
 
 @pytest.mark.parametrize("line", ['{"reproduction": "a"', '["a"]', '{"reproduction": "a", "cell": "b", "seed": 0}'])
 def test_the_error_for_a_damaged_line_has_its_number(tmp_path, line):
     file = tmp_path / "results.jsonl"
-    append(file, "table", digits(), {}, 0)
+    append(file, "table", digits(), Measured({}, 0), "v1")
     file.write_text(file.read_text() + line + "\n")
     with pytest.raises(RunError, match=r"line 2 .* missing\): remove the line"):
         read(file, "table")
@@ -140,6 +189,7 @@ def test_a_bug_in_a_process_is_raised():
 
 ORPHAN = """
 import os, sys, time
+from coterie.experiments.pools import Processes
 from coterie.experiments.processes import in_processes
 
 class Sleep:

@@ -149,7 +149,7 @@ def test_values_may_be_numpy_numbers(tmp_path):
         ("ifca", {"lr": 0.1}, {}, "lr must be swept over a list of values, got 0.1"),
         ("ifca", {"lr": [0.1, 0.1]}, {}, "lr lists 0.1 twice"),
         ("ifca", {"lr": [0.1, -1]}, {}, "lr must be a number above 0, or auto, got -1.0"),
-        ("ifca", {"lrr": [0.1]}, {}, "unknown option of method ifca 'lrr': did you mean 'lr'"),
+        ("ifca", {"lrr": [0.1]}, {}, "unknown option 'lrr' of method ifca: did you mean 'lr'"),
         ("fedavg", {"clusters": [2, 3]}, {}, "clusters has no meaning for method fedavg"),
         ("ifca", {"lr": [0.1]}, {"lr": 0.2}, "lr is both set and swept"),
         ("ifca", {"seed": [0, 1]}, {}, "seed cannot be swept"),

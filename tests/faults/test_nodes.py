@@ -62,7 +62,9 @@ def test_a_slow_node_skips_the_rounds_that_it_has_missed(tmp_path):
         wait_for_line(it, 0, "round 4")
         missed = it.records()
         it.release(1)
-        wait_until("the slow node is free and answers a probe", lambda: it.started_messages(1).count("hello") > 1)
+        wait_until(
+            "the slow node is free and answers a probe", lambda: it.started_messages(1).count("list-clients") > 1
+        )
         it.release(4)
         ended = it.completed(run)
         started = it.started_messages(1)

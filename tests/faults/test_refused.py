@@ -44,13 +44,13 @@ def test_wrong_answers_and_unknown_nodes_are_refused_and_silence_changes_nothing
         it.order(BAD, {**dict(enumerate(wrong)), silent: "raise", "evaluate": "NaN everywhere"})
         it.order(GOOD, {silent: "raise"})
         for node, attack in HOSTILE.items():
-            it.order(node, {"hello": attack})
+            it.order(node, {"list-clients": attack})
         run = it.submit(nodes=2, most_change=100.0)
         federation = it.federation
-        ca, stranger = federation.certificates.ca, NodeKey.at(tmp_path / "stranger").private
+        ca, unknown = federation.certificates.ca, NodeKey.at(tmp_path / "unknown").private
         other = Certificates.at(tmp_path / "others").ca
         outside = {
-            "Failed to activate SuperNode": Identity(stranger, ca),
+            "Failed to activate SuperNode": Identity(unknown, ca),
             "must be registered": Identity(None, ca),
             "CERTIFICATE_VERIFY_FAILED": Identity(federation.key(GOOD).private, other),
         }
@@ -67,13 +67,13 @@ def test_wrong_answers_and_unknown_nodes_are_refused_and_silence_changes_nothing
     assert sorted(ended.assignments) == sorted((*bad, *good)), "a hostile node has registered clients"
     for node in HOSTILE:
         assert f"node {ids[node]} " in reasons(ended.records[0])
-    *records, nobody = ended.records
+    *records, silent = ended.records
     for record, name in zip(records, wrong, strict=True):
         assert WRONG.get(name, f"node {ids[BAD]} ") in reasons(record), name
         assert ": refused" in reasons(record)
         assert sorted(record["rejected"]) == sorted(bad), name
         assert (record["answered"], record["missing"]) == (len(good), []), name
-    assert nobody["answered"] == 0
-    assert sorted(nobody["missing"]) == sorted((*bad, *good))
-    assert "this node was told to fail" in reasons(nobody)
+    assert silent["answered"] == 0
+    assert sorted(silent["missing"]) == sorted((*bad, *good))
+    assert "this node was ordered to fail" in reasons(silent)
     assert_equals_replay(ended, population(BAD, GOOD, of=NODES), "ifca")

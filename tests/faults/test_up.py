@@ -142,5 +142,5 @@ def test_a_typo_is_reported_at_once(tmp_path):
     up = Up(tmp_path)
     with up.started("--set", "clustres=3") as process:
         text = up.ends(process, 2)
-    assert text == "error: unknown option of method fedem 'clustres': did you mean 'clusters'?\n"
+    assert text == "error: unknown option 'clustres' of method fedem: did you mean 'clusters'?\n"
     assert not up.work.exists()

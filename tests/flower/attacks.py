@@ -301,7 +301,7 @@ ANSWER_ATTACKS: Mapping[str, Attack] = {
     "a number of 5000 digits": with_text('{"clients": [' + "1" * 5000 + "]}"),
     "a header of a megabyte": answer(more="x" * 10**6),
     "JSON that is a number": with_text("NaN"),
-    "another task": with_config(task="hello"),
+    "another task": with_config(task="list-clients"),
     "no task": with_config(task=None),
     "a task that is a number": with_config(task=7),
     "another format": with_config(format=2),

@@ -11,7 +11,7 @@ import pytest
 from coterie.errors import ConfigError
 from coterie.methods import Method, find_method
 from coterie.testing.checks import Case, learners_of
-from coterie.training.fitting import carry_out, go_on, initialize_run
+from coterie.training.fitting import carry_out, continue_plan, initialize_run
 from coterie.training.planning import Plan
 from coterie.training.result import Result
 from coterie.training.runs.folder import RunFolder
@@ -92,7 +92,7 @@ def test_a_killed_and_resumed_run_equals_a_simulated_one(case, tmp_path):
     try:
         ended = carry_out(remote(), tmp_path / "run", [kill])  # methods without rounds are not killed
     except KilledError:
-        ended = go_on(remote(), RunFolder.open(tmp_path / "run"))
+        ended = continue_plan(remote(), RunFolder.open(tmp_path / "run"))
     same(case.run(plan), ended)
 
 
@@ -125,7 +125,7 @@ def test_a_server_that_falls_back_to_an_older_checkpoint_finds_the_states_of_its
     for newest in sorted(out.glob("checkpoints/round-*"))[-4:]:  # two checkpoints, of two files each
         newest.write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="is damaged"):
-        ended = go_on(with_federation(plan, federation_of(plan, states, nodes=TWO)), RunFolder.open(out))
+        ended = continue_plan(with_federation(plan, federation_of(plan, states, nodes=TWO)), RunFolder.open(out))
     same(case.run(plan), ended)
     assert "notes" not in {key for record in ended.records for key in record}
 

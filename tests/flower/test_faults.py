@@ -47,13 +47,13 @@ CASE = Case("ifca", "linear", {"init": "random"})
 PLAN = CASE.plan()
 CLIENTS = PLAN.data.clients
 OF_5 = ("site-1", "site-2")
-EVERYBODY = np.arange(len(CLIENTS))
+ALL_CLIENTS = np.arange(len(CLIENTS))
 MASS = torch.tensor([1.0, 4.0], dtype=torch.float64)
 SOFT_CASE = Case("fedem", "linear", {"evaluate_every": 9})
 SOFT = SOFT_CASE.plan()
 
 
-def ask(federation: Federation, asked: Positions = EVERYBODY) -> Replies:
+def ask(federation: Federation, asked: Positions = ALL_CLIENTS) -> Replies:
     """Return the replies to the first round."""
     broadcast = Broadcast(0, initialize(PLAN).state.clusters, scalars={"lr": 0.05})
     return federation.ask(PLAN.tiers.task(3, 1), broadcast, asked)
@@ -156,7 +156,7 @@ def test_a_late_node_is_not_asked_until_it_answers_a_probe():
     assert reasons(ask(federation)) == busy
     sleep(3.0)
     assert_same(ask(federation).reply, expected(()))
-    assert asked == [("local-round", 10), ("hello", 20), ("local-round", 10)]
+    assert asked == [("local-round", 10), ("list-clients", 20), ("local-round", 10)]
 
 
 def test_a_node_that_answers_a_probe_late_takes_part_again():
@@ -333,7 +333,7 @@ def test_the_loss_of_an_evaluation_may_be_infinite():
     clusters = initialize(PLAN).state.clusters
     huge = replace(clusters, params={name: p + 1e200 for name, p in clusters.params.items()})
     task, broadcast = Evaluate(), Broadcast(0, huge, each={"own": torch.zeros(9, dtype=int)})
-    replies = federation_of(PLAN).ask(task, broadcast, EVERYBODY)
+    replies = federation_of(PLAN).ask(task, broadcast, ALL_CLIENTS)
     assert replies.reply.clients == CLIENTS
     assert bool(replies.reply.rows["loss"].isinf().all())
 
@@ -363,7 +363,7 @@ def in_round(round_: int, fault, *nodes: int):
     return deliver
 
 
-@pytest.mark.parametrize("nodes", [(5,), (5, 7, 11)], ids=["one node", "everybody"])
+@pytest.mark.parametrize("nodes", [(5,), (5, 7, 11)], ids=["one node", "all nodes"])
 def test_a_run_with_faults_equals_a_simulation_with_the_same_missing_clients(nodes, tmp_path):
     gone = [client for node in nodes for client in part(node)]
     federation = federation_of(SOFT, tmp_path, in_round(1, dropped, *nodes))
@@ -436,7 +436,7 @@ def test_a_silent_new_node_delays_only_one_exchange():
     federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]}, expected=OF_5)
     silent, clock, sleep = grid_of(federation), federation.exchange.clock, federation.exchange.sleep
     silent.apps[5] = app_of(PLAN, NODES[5])
-    silent.deliver = at_node(5, dropped, "hello")
+    silent.deliver = at_node(5, dropped, "list-clients")
     start = clock()
     assert "node 5 has not answered within 10 s" in reasons(ask(federation))
     assert clock() - start == pytest.approx(10)
@@ -509,7 +509,7 @@ def refusal(plan, app) -> str:
     clusters = initialize(plan).state.clusters
     each = {"accepted": torch.full((9,), NEVER)} if plan.tiers.assignment.keeps else {}
     return reasons(
-        federation.ask(plan.tiers.task(3, 1), Broadcast(0, clusters, scalars={"lr": 0.1}, each=each), EVERYBODY)
+        federation.ask(plan.tiers.task(3, 1), Broadcast(0, clusters, scalars={"lr": 0.1}, each=each), ALL_CLIENTS)
     )
 
 

@@ -104,7 +104,7 @@ def test_a_server_app_and_its_nodes_load_a_plugin(tmp_path):
     ended = coterie.load(out)
     assert_same(simulated(margin=0.02), ended)
     assert ended.config["margin"] == 0.02
-    assert len(RunFolder.open(out).beginning["means"]) == 9
+    assert len(RunFolder.open(out).findings["means"]) == 9
     assert not any(record.notes for record in ended.records)
 
 
@@ -112,7 +112,7 @@ def test_a_node_without_the_plugin_names_it_and_the_run_continues(tmp_path):
     strategy = ClusteredStrategy("careful-ifca", plugins=str(PLUGIN), nodes=3, wait=5, **OPTIONS)
     ended = strategy.start(grid(without=5), num_rounds=3, timeout=10, out=tmp_path / "run").clustered
     assert ended is not None
-    assert len(RunFolder.open(tmp_path / "run").beginning["means"]) == 7
+    assert len(RunFolder.open(tmp_path / "run").findings["means"]) == 7
     for record in ended.records:
         assert record.answered == 7
         assert sorted(record.missing) == ["site-1", "site-2"]

@@ -13,7 +13,7 @@ from coterie.flower.node import make_client_app
 from coterie.flower.wire import task_of
 from coterie.privacy.accountant import Answer, epsilon
 from coterie.testing.checks import Case
-from coterie.training.fitting import carry_out, go_on
+from coterie.training.fitting import carry_out, continue_plan
 from coterie.training.runs.folder import RunFolder
 from tests.flower.make import NODES, clients_behind_a_grid, federation_of, grid_of, part_of, with_federation
 
@@ -61,7 +61,7 @@ def test_rounds_that_are_repeated_after_a_resume_count_twice(tmp_path):
     plan = with_federation(plan, federation_of(plan))
     with pytest.raises(KeyboardInterrupt):
         carry_out(plan, tmp_path / "run", [kill])
-    found = go_on(plan, RunFolder.open(tmp_path / "run"))
+    found = continue_plan(plan, RunFolder.open(tmp_path / "run"))
     # rounds 0 and 1 before the kill, 0 to 2 after it: the only checkpoint was that before the first round
     assert RunFolder.open(tmp_path / "run").asked() == [0, 1, 0, 1, 2]
     assert found.metrics["epsilon"] == epsilon(Answer(2.0, 0.5), 5, 1e-5)

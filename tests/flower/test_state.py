@@ -13,7 +13,7 @@ from coterie.testing.checks import Case
 from coterie.training.fitting import initialize
 from tests.flower.make import federation_of
 
-NOBODY = torch.full((2,), NEVER)
+NO_ROUND = torch.full((2,), NEVER)
 IDS = ("a/../ü", "b")
 
 
@@ -25,7 +25,7 @@ def kept(**rows: list[float]) -> ClientStates:
 
 def test_states_are_found_by_run_client_and_round(tmp_path):
     store = ClientStateFolder(tmp_path, "run")
-    store.save(IDS, kept(weights=[[0.5, 0.5], [0.25, 0.75]], cluster=[3, 1]), NOBODY)
+    store.save(IDS, kept(weights=[[0.5, 0.5], [0.25, 0.75]], cluster=[3, 1]), NO_ROUND)
     states, lost = store.load(IDS, torch.tensor([4, 4]))
     assert lost == ()
     assert states.store.arrays["weights"].tolist() == [[0.5, 0.5], [0.25, 0.75]]
@@ -47,7 +47,7 @@ def test_only_new_states_are_written(tmp_path):
 
 def test_a_crash_before_the_rename_keeps_the_state_of_the_round_before(tmp_path, monkeypatch):
     store = ClientStateFolder(tmp_path, "run")
-    store.save(IDS, kept(cluster=[3, 1]), NOBODY)
+    store.save(IDS, kept(cluster=[3, 1]), NO_ROUND)
     states = kept(cluster=[3, 1])
     states.write(np.array([0, 1]), 5, {"cluster": torch.tensor([8, 9])})
 
@@ -68,7 +68,7 @@ def test_a_crash_before_the_rename_keeps_the_state_of_the_round_before(tmp_path,
 
 def test_a_damaged_file_is_a_lost_state(tmp_path):
     store = ClientStateFolder(tmp_path, "run")
-    store.save(IDS, kept(cluster=[3, 1]), NOBODY)
+    store.save(IDS, kept(cluster=[3, 1]), NO_ROUND)
     for path in tmp_path.glob("*/*/*"):
         path.write_bytes(path.read_bytes()[:-1])
     assert store.load(IDS, torch.tensor([4, 4]))[1] == IDS
@@ -79,7 +79,7 @@ def test_old_states_are_deleted_for_each_client(tmp_path):
     for round_ in (2, 5, 9):
         states = ClientStates.of(2)
         states.write(np.array([0, 1]), round_, {"cluster": torch.tensor([round_, round_])})
-        store.save(IDS, states, NOBODY)
+        store.save(IDS, states, NO_ROUND)
     store.delete_older(IDS, (5, NEVER))
     assert [store.load(IDS, torch.tensor([r, r]))[1] for r in (2, 5, 9)] == [IDS[:1], (), ()]
 
@@ -87,14 +87,14 @@ def test_old_states_are_deleted_for_each_client(tmp_path):
 @pytest.mark.parametrize("method", ["fedem", "fesem", "fedsoft"])
 def test_a_client_that_has_lost_its_state_continues_as_a_newcomer_with_a_note(method, tmp_path):
     plan = Case(method, "linear").plan()
-    clusters, everybody = initialize(plan).state.clusters, np.arange(9)
+    clusters, all_clients = initialize(plan).state.clusters, np.arange(9)
     common = {"loss": torch.tensor([1.0], dtype=torch.float64)}
 
     def ask(federation, round_, accepted):
         broadcast = Broadcast(
             round_, clusters, scalars={"lr": 0.05}, each={"accepted": torch.tensor(accepted)}, common=common
         )
-        return federation.ask(plan.tiers.task(3, 1), broadcast, everybody)
+        return federation.ask(plan.tiers.task(3, 1), broadcast, all_clients)
 
     federation = federation_of(plan, tmp_path)
     assert ask(federation, 0, [NEVER] * 9).notes == ()

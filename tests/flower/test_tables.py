@@ -71,6 +71,7 @@ def assert_close(schema, other):
     """Assert that columns and classes are the same, and scales are equal up to rounding."""
     ours, theirs = json.loads(json.dumps(schema.plain())), json.loads(json.dumps(other.plain()))
     assert ours.pop("scales") == [pytest.approx(scale, rel=1e-12) for scale in theirs.pop("scales")]
+    assert ours.pop("target_scale") == pytest.approx(theirs.pop("target_scale"), rel=1e-12)
     for one, two in zip(ours.pop("columns"), theirs.pop("columns"), strict=True):
         assert one == {name: pytest.approx(v, rel=1e-12) if name == "fill" else v for name, v in two.items()}
     assert ours == theirs

@@ -102,8 +102,8 @@ def test_an_answer_survives_the_round_trip():
     slotted = {"clusters": Slotted(torch.tensor([1, 4]), {"change/w": torch.rand(2, 3)}, torch.tensor([2, 1]))}
     reply = Reply(("a", "b"), ODD, slotted, {"cluster": torch.tensor([[0], [1]])}, ("c",), ("gram",))
     assert_equal(Answer(reply, ("a",)), read_answer(through_bytes(answer_content("t", Answer(reply, ("a",)))), "t"))
-    nobody = Answer(Reply(()))
-    assert_equal(nobody, read_answer(through_bytes(answer_content("t", nobody)), "t"))
+    empty = Answer(Reply(()))
+    assert_equal(empty, read_answer(through_bytes(answer_content("t", empty)), "t"))
 
 
 def test_the_clients_of_a_node_survive_the_round_trip():
@@ -141,7 +141,7 @@ MALFORMED = {
     "nothing": (RecordDict(), "must have a ConfigRecord named 'config', but this one has nothing"),
     "another record": (RecordDict({"config": MetricRecord({"a": 1})}), r"has 'config' \(MetricRecord\)"),
     "no arrays": (RecordDict({"config": answer_with()["config"]}), "must have an ArrayRecord named 'arrays'"),
-    "format": (answer_with(format=1), "have format 6, but this one has 1: install the same version"),
+    "format": (answer_with(format=1), "have format 7, but this one has 1: install the same version"),
     "task": (answer_with(task="u"), "for task 't' was expected, but one for 'u' was sent"),
     "no text": (answer_with(header=3), "must name its task and have a header"),
     "no JSON": (answer_with(header="{"), "cannot be read: Expecting property name"),

@@ -17,7 +17,7 @@ import torch
 import coterie
 from coterie.errors import RunError, StorageError
 from tests.fuzz.cases import SCALE, SEED
-from tests.io_faults import FAILED, begun_child, exit_code, full_disk_from, killed_at, kinds_of_steps
+from tests.io_faults import FAILED, exit_code, full_disk_from, killed_at, kinds_of_steps, started_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills need fork")
 
@@ -67,7 +67,7 @@ def start_or_resume(kind: str, folder: Path) -> None:
 
 def without_time(value: object) -> object:
     if isinstance(value, dict):
-        return {name: without_time(v) for name, v in value.items() if name not in ("seconds", "beginning_seconds")}
+        return {name: without_time(v) for name, v in value.items() if name not in ("seconds", "initialization_seconds")}
     return value
 
 
@@ -81,7 +81,7 @@ def outcome(folder: Path) -> dict[str, object]:
             found[name] = [without_time(json.loads(line)) for line in path.read_text().splitlines()]
         elif name.endswith((".safetensors", ".toml", "trials.jsonl")):
             found[name] = path.read_bytes()
-        elif name in ("result.json", "beginning.json"):
+        elif name in ("result.json", "initialization.json"):
             found[name] = without_time(json.loads(path.read_text())) | {"metrics": None}
     found["metrics"] = without_time(json.loads(files["result.json"].read_text())["metrics"])
     found.setdefault("records.jsonl", [])
@@ -179,7 +179,7 @@ def race(kind: str, folder: Path) -> list[int]:
             known = "exists already" in str(error) or "being written to by another process" in str(error)
             os._exit(LOST if known else FAILED)
 
-    children = [begun_child(run) for _ in range(2)]
+    children = [started_child(run) for _ in range(2)]
     os.close(waiting)
     os.close(go)
     return sorted(exit_code(child) for child in children)

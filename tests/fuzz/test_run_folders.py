@@ -19,7 +19,7 @@ from coterie.errors import CoterieError
 from coterie.privacy.accountant import Answer, epsilon
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
-from coterie.training.fitting import carry_out, go_on
+from coterie.training.fitting import carry_out, continue_plan
 from coterie.training.planning import prepare
 from coterie.training.runs.folder import RunFolder
 from tests.fuzz.cases import cases, refusal
@@ -260,7 +260,8 @@ def test_the_spent_privacy_budget_is_never_reported_too_low_after_damage(tmp_pat
             DAMAGES[damage](path, random, out)
             done.append((path.name, damage))
         result, error = refusal(
-            f"{label}: {done}", lambda plan=plan, out=out: go_on(plan, RunFolder.open(out), warn=lambda text: None)
+            f"{label}: {done}",
+            lambda plan=plan, out=out: continue_plan(plan, RunFolder.open(out), warn=lambda text: None),
         )
         spent = epsilon(Answer(2.0, 0.5), plan.federation.asked, 1e-5)
         if result is None:
@@ -288,7 +289,7 @@ def test_a_private_run_without_its_ledger_is_refused(tmp_path, name, damage):
     if path.is_file() and path.read_bytes() == before:
         return
     with pytest.raises(CoterieError, match=name):
-        go_on(plan, RunFolder.open(tmp_path / "run"))
+        continue_plan(plan, RunFolder.open(tmp_path / "run"))
 
 
 def test_an_older_ledger_is_refused(tmp_path):
@@ -306,7 +307,7 @@ def test_an_older_ledger_is_refused(tmp_path):
     for before in (0, 1):
         (out / "asked.json").write_bytes(older[before])
         with pytest.raises(CoterieError, match="contains fewer rounds than the records"):
-            go_on(plan, RunFolder.open(out))
+            continue_plan(plan, RunFolder.open(out))
 
 
 @pytest.fixture(scope="module", autouse=True)

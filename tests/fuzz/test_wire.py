@@ -171,7 +171,9 @@ def mutated(content: RecordDict, random: np.random.Generator) -> RecordDict:
             else:
                 arrays[str(random.choice(["sums/x", "rows/x", "x", name + "x"]))] = arrays[name]
         elif kind == "config":
-            config[str(random.choice(["format", "task", "header"]))] = str(random.choice(["", "hello", "3", "[]"]))
+            config[str(random.choice(["format", "task", "header"]))] = str(
+                random.choice(["", "list-clients", "3", "[]"])
+            )
     return RecordDict({**records, ARRAYS: ArrayRecord(arrays), CONFIG: ConfigRecord(config)})
 
 
@@ -289,7 +291,7 @@ def test_a_mutated_answer_is_refused_or_leaves_finite_sums(recorded):
 
 def test_a_mutated_answer_to_onboarding_is_refused_or_admitted_within_the_limits(recorded):
     limits = Admission(most_clients=50, most_samples=10**6)
-    for label, random in cases("hello", 300):
+    for label, random in cases("list-clients", 300):
         content = mutated(recorded[2][int(random.integers(0, len(recorded[2])))], random)
         hosted, error = refusal(label, lambda c=content: read_hosted(c, limits.most_clients, limits.most_samples))
         if error is None:

@@ -69,7 +69,7 @@ def test_settings_are_read_by_their_type():
     [
         ("mpl", "unknown learner 'mpl': did you mean 'mlp'?"),
         ("zzzzz", "choose one of cnn, linear, logistic, mlp, mobilenet-v2, representation, resnet18"),
-        ("mlp:hiden=3", "unknown setting of learner mlp 'hiden': did you mean 'hidden'?"),
+        ("mlp:hiden=3", "unknown setting 'hiden' of learner mlp: did you mean 'hidden'?"),
         ("mlp:hidden=a", "learner mlp: hidden must be"),
         ("mlp:hidden", "learner mlp: hidden must be"),
         ("mlp:hidden=0", "hidden needs widths of at least 1"),

@@ -65,7 +65,7 @@ class Tied(nn.Module):
         return self.head(torch.relu(self.body(x)))
 
 
-class Beside(nn.Module):
+class NextTo(nn.Module):
     """Sum of two layers."""
 
     def __init__(self) -> None:
@@ -105,14 +105,14 @@ def test_the_heads_of_networks_are_those_they_name(spec):
     [
         Twice(),
         Tied(),
-        Beside(),
+        NextTo(),
         frozen(),
         nn.Linear(4, 3),
         ending(nn.Linear(4, 3, bias=False)),
         ending(nn.Linear(4, 3), nn.LogSoftmax(dim=1)),
         ending(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))),
     ],
-    ids=["twice", "tied", "beside", "frozen", "nothing below", "no bias", "not the end", "another form"],
+    ids=["twice", "tied", "next to", "frozen", "nothing below", "no bias", "not the end", "another form"],
 )
 def test_other_layers_are_not_mistaken_for_the_head(module):
     assert find_head(module, (4,)) is None

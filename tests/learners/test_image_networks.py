@@ -16,13 +16,13 @@ from torch.func import functional_call, vmap
 
 from coterie import ConfigError, fit, load
 from coterie.core.dataset import Profile
+from coterie.files import read_tensors
 from coterie.learners import make_learner
 from coterie.learners.base import has_features
 from coterie.learners.local_training import FullBatch
 from coterie.learners.module import ModuleLearner
 from coterie.learners.networks.norms import NORMS, FrozenBatchNorm, scaled
 from coterie.testing.checks import LEARNERS, Case, check_engines, small_federation, small_module
-from coterie.training.runs.files import read_tensors
 from tests.core.make import class_data, make_block
 
 CIFAR = Profile((3, 32, 32), 10)
@@ -429,11 +429,11 @@ def test_frozen_statistics_come_from_the_file(tmp_path):
 def test_a_last_layer_of_another_shape_is_initialised_at_random_with_a_warning(name, head, tmp_path):
     arrays = random_arrays(NARROW[name], Profile((3, 8, 8), 7))
     path = stored(tmp_path / "w.safetensors", arrays)
-    with pytest.warns(UserWarning, match=r"the last layer is initialised at random") as told:
+    with pytest.warns(UserWarning, match=r"the last layer is initialised at random") as reported:
         learner = built(f"{NARROW[name]},weights={path}")
-    assert len(told) == 1
-    assert f"'{head}.bias': (7,)" in str(told[0].message)
-    assert f"'{head}.bias': (4,)" in str(told[0].message)
+    assert len(reported) == 1
+    assert f"'{head}.bias': (7,)" in str(reported[0].message)
+    assert f"'{head}.bias': (4,)" in str(reported[0].message)
     start = learner.start([1, 2], torch.float32)
     fresh = built(NARROW[name]).start([1, 2], torch.float32)
     for key, value in start.items():
@@ -513,10 +513,10 @@ def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(content, reason, tm
     path = tmp_path / "w.pth"
     if content is not None:
         path.write_bytes(content)
-    told = refusal(f"{NARROW['resnet18']},weights={path}")
-    assert told.startswith(f"'{path}' must be a safetensors file, but it cannot be read (")
-    assert reason.lower() in told.lower()
-    assert told.endswith("write one with safetensors.torch.save_file(model.state_dict(), path)")
+    reported = refusal(f"{NARROW['resnet18']},weights={path}")
+    assert reported.startswith(f"'{path}' must be a safetensors file, but it cannot be read (")
+    assert reason.lower() in reported.lower()
+    assert reported.endswith("write one with safetensors.torch.save_file(model.state_dict(), path)")
 
 
 def test_a_learner_reads_no_file_without_a_reader(tmp_path):

@@ -34,7 +34,7 @@ def test_mini_batches_take_one_epoch_by_default():
         (lambda: FullBatch(lr=float("inf")), "lr must be a finite number above 0, got inf"),
         (lambda: FullBatch(prox=-1.0), "full-batch: prox must be a finite number of at least 0, got -1.0"),
         (lambda: FullBatch(prox=float("nan")), "prox must be a finite number of at least 0, got nan"),
-        (lambda: FullBatch(order="solved-heads"), "unknown order of full-batch 'solved-heads'"),
+        (lambda: FullBatch(order="solved-heads"), "unknown order 'solved-heads' of full-batch"),
         (lambda: FullBatch(augment="flop"), "unknown augmentation 'flop': did you mean 'flip'"),
         (lambda: MiniBatch(batch_size=0), "mini-batch: batch_size must be at least 1, got 0"),
         (lambda: MiniBatch(epochs=0), "mini-batch: epochs must be at least 1, got 0"),

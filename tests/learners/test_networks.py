@@ -224,8 +224,13 @@ def test_one_client_after_the_other_equals_all_at_once(shape):
 @pytest.mark.parametrize(
     "work", [FullBatch(steps=3, prox=0.2), MiniBatch(batch_size=4, epochs=2)], ids=["full", "mini"]
 )
-def test_steps_of_one_client_after_the_other_equal_those_of_all_at_once(work):
-    learner = make_learner("cnn:channels=2,hidden=5", Profile((8, 8), 3))
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [("cnn:channels=3,hidden=5", "by-hand"), (lambda: SmallCNN(1, 8, 8, 3, 5, 3), "one-by-one")],
+    ids=["cnn", "module"],
+)
+def test_steps_of_one_client_after_the_other_equal_those_of_all_at_once(work, spec, path):
+    learner = make_learner(spec, Profile((8, 8), 3))
     block = make_block(class_data([9, 5, 7], (8, 8), 3))
     theta = {name: p[:, None] for name, p in learner.start([1, 2, 3], torch.float64).items()}
 
@@ -238,7 +243,7 @@ def test_steps_of_one_client_after_the_other_equal_those_of_all_at_once(work):
     rows = torch.arange(3)[:, None]
     models = {name: p[:, 0] for name, p in theta.items()}
     alone = learner.contribute(models, rows, block, work, 0.2, torch.ones(3, 1, dtype=torch.float64), None)
-    assert alone.path == "one-by-one"
+    assert alone.path == path
     for name, value in together.change.items():
         torch.testing.assert_close(alone.sums[name], value[:, 0], rtol=1e-9, atol=1e-12)
     assert (alone.loss is None) == (together.loss is None)
@@ -246,8 +251,13 @@ def test_steps_of_one_client_after_the_other_equal_those_of_all_at_once(work):
         torch.testing.assert_close(alone.loss, together.loss, rtol=1e-9, atol=1e-12)
 
 
+def small() -> nn.Module:
+    """Return the network of the learner cnn, which is a module like any other here."""
+    return SmallCNN(1, 4, 4, 2, 3, 3)
+
+
 def test_many_samples_go_through_convolutions_in_pieces(monkeypatch):
-    learner = make_learner("cnn:channels=2,hidden=3", Profile((4, 4), 3))
+    learner = make_learner(small, Profile((4, 4), 3))
     block = make_block(class_data([11, 8], (4, 4), 3))
     models = learner.start([1, 2], torch.float64)
     whole, table = learner.outputs(models, block.x), learner.score(models, block).losses
@@ -269,10 +279,10 @@ def count_convolved(monkeypatch) -> list[int]:
 
 
 SHARINGS = {
-    "cnn body": ("cnn:channels=2,hidden=3", ("conv", "fc1"), 2),
-    "cnn head": ("cnn:channels=2,hidden=3", ("fc",), 6),
-    "cnn, nothing": ("cnn:channels=2,hidden=3", (), 6),
-    "cnn, everything": ("cnn:channels=2,hidden=3", ("conv", "fc"), 6),
+    "cnn body": (small, ("conv", "fc1"), 2),
+    "cnn head": (small, ("fc",), 6),
+    "cnn, nothing": (small, (), 6),
+    "cnn, everything": (small, ("conv", "fc"), 6),
     "module": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Tanh(), nn.Linear(4, 3)), ("1.",), 0),
 }
 

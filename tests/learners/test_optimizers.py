@@ -102,7 +102,7 @@ SUBJECTS = {
     "mlp for numbers": Subject(
         "mlp:hidden=6,l2=0.1", lambda theta, x: plain_perceptron(theta, x)[:, 0], numbers=True, l2=0.1
     ),
-    "cnn": Subject("cnn:channels=2,hidden=4", through(SmallCNN(1, 4, 4, 2, 4, CLASSES)), path="one-by-one"),
+    "cnn": Subject("cnn:channels=2,hidden=4", through(SmallCNN(1, 4, 4, 2, 4, CLASSES)), path="by-hand"),
     "patch cnn": Subject("cnn:channels=2,hidden=4,kernel=2", through(PatchCNN(1, 4, 4, 2, 4, CLASSES))),
     "module": Subject(user_module, through(user_module())),
     "representation": Subject("representation:width=3", plain_representation, numbers=True),
@@ -245,7 +245,8 @@ def test_contributions_are_the_weighted_changes_and_name_their_path(name, optimi
         fast = {"linear": "autograd", "mlp": "by-hand", "deep mlp": "by-hand"}
         assert given_.path == (fast.get(name, subject.path) if training.full_batch_steps is None else subject.path)
     else:
-        slow = "one-by-one" if name == "cnn" else "by-hand" if "mlp" in name or name == "logistic" else "autograd"
+        by_hand = "mlp" in name or name in ("logistic", "cnn")
+        slow = "by-hand" if by_hand else "autograd"
         assert given_.path == f"{slow}:{optimizer.name}"
 
 

@@ -85,7 +85,7 @@ def test_a_resumed_run_has_the_whole_tree(tmp_path):
     whole = coterie.fit(population(), "cfl", **SETTINGS)
     coterie.fit(population(), "cfl", out=tmp_path / "run", **SETTINGS)
     folder = tmp_path / "run"
-    for name in ("result.json", "models.safetensors", "beside.safetensors", "checkpoints/round-000006.json"):
+    for name in ("result.json", "models.safetensors", "extra.safetensors", "checkpoints/round-000006.json"):
         (folder / name).unlink()
     resumed = coterie.resume(folder, data=population())
     assert resumed.extra_arrays.keys() == whole.extra_arrays.keys()

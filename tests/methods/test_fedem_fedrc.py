@@ -218,6 +218,6 @@ def test_a_sample_that_nothing_explains_belongs_to_all():
 def test_the_restart_of_lowest_loss_in_the_last_round_wins():
     data = small_federation("logistic")
     result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.3, restarts=4, seed=2)
-    losses = result.records[-1]["start_losses"]
-    assert result.metrics["start"] == int(np.argmin(losses))
+    losses = result.records[-1]["restart_losses"]
+    assert result.metrics["restart"] == int(np.argmin(losses))
     assert result.metrics["loss"] == min(losses)

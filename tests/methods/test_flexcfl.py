@@ -47,20 +47,20 @@ def plain_flexcfl(data, models, groups, *, rounds, lr, local_steps, seed, share,
 
 def misplaced(data, method, share=1.0):
     """A run after its cold start, with client c0 in the wrong group."""
-    begun = initialize(prepare(data, method, "linear", {**SETTINGS, "participation": share}))
-    choice = begun.state.choice.clone()
+    started = initialize(prepare(data, method, "linear", {**SETTINGS, "participation": share}))
+    choice = started.state.choice.clone()
     choice[0] = 1 - choice[0]
-    return replace(begun, state=begun.state.with_values(choice=choice))
+    return replace(started, state=started.state.with_values(choice=choice))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_equals_the_plain_loop(share):
     data = population()
     method = FlexCFL(clusters=2, pretrain_steps=5, migrate_every=2, eta_g=0.03)
-    begun = misplaced(data, method, share)
-    result = execute(begun, None)
-    models = begun.state.clusters.params["weight"].numpy()
-    groups = begun.state.choice[:, 0].numpy().copy()
+    started = misplaced(data, method, share)
+    result = execute(started, None)
+    models = started.state.clusters.params["weight"].numpy()
+    groups = started.state.choice[:, 0].numpy().copy()
     expected, groups, moves = plain_flexcfl(data, models, groups, share=share, method=method, **SETTINGS)
     np.testing.assert_allclose([m["weight"] for m in result.models], expected, rtol=1e-9)
     assert list(result.assignments.values()) == groups.tolist()

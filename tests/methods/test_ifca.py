@@ -62,10 +62,10 @@ def plain_ifca(data, start, *, rounds, lr, steps, gradient, over, weight, divide
                 change = theta - models[best]
             sums[best] += mass_of[i] * change
             mass[best] += mass_of[i]
-        everybody = mass_of[asked].sum() if divide_by == "answered" else mass_of.sum()
+        all_clients = mass_of[asked].sum() if divide_by == "answered" else mass_of.sum()
         for k in range(len(models)):
             if mass[k] > 0:
-                models[k] = models[k] + sums[k] / (mass[k] if over == "members" else everybody)
+                models[k] = models[k] + sums[k] / (mass[k] if over == "members" else all_clients)
     return np.array(models)
 
 
@@ -180,11 +180,11 @@ def test_each_of_several_restarts_equals_a_separate_run():
     common = {"learner": "mlp:hidden=5", "clusters": 2, "rounds": 4, "lr": 0.1, "seed": 6, "dtype": "float64"}
     single = coterie.fit(data, "ifca", **common)
     several = coterie.fit(data, "ifca", restarts=3, **common)
-    losses = several.metrics["start_losses"]
+    losses = several.metrics["restart_losses"]
     assert losses[0] == pytest.approx(single.metrics["loss"], rel=1e-9)
     assert len(set(np.round(losses, 12))) == 3
     assert several.metrics["loss"] == min(losses)
-    assert several.metrics["start"] == int(np.argmin(losses))
+    assert several.metrics["restart"] == int(np.argmin(losses))
     assert several.metrics["bytes_up"] > 2.9 * single.metrics["bytes_up"]
 
 
@@ -194,10 +194,10 @@ def test_a_race_keeps_and_trains_the_leading_restart():
     common = {"learner": "mlp:hidden=5", "clusters": 2, "rounds": 6, "lr": 0.1, "seed": 6, "restarts": 3}
     raced = coterie.fit(data, "ifca", race=2, race_share=0.5, **common)
     assert [record["answered"] for record in raced.records] == [4, 4, 8, 8, 8, 8]
-    assert ["start_losses" in record for record in raced.records] == [True, True, False, False, False, False]
-    losses = raced.records[1]["start_losses"]
-    assert [record["start"] for record in raced.records[1:]] == [int(np.argmin(losses))] * 5
-    assert raced.metrics["start"] == int(np.argmin(losses))
+    assert ["restart_losses" in record for record in raced.records] == [True, True, False, False, False, False]
+    losses = raced.records[1]["restart_losses"]
+    assert [record["restart"] for record in raced.records[1:]] == [int(np.argmin(losses))] * 5
+    assert raced.metrics["restart"] == int(np.argmin(losses))
     whole = coterie.fit(data, "ifca", **common)
     one_start = whole.records[0]["bytes_up"] / 8 / 3
     assert raced.metrics["bytes_up"] == pytest.approx((2 * 4 * 3 + 4 * 8) * one_start, rel=0.05)
@@ -207,7 +207,7 @@ def test_a_race_that_lasts_the_whole_run_is_decided_by_all_clients():
     data = population(noise=0.5)
     common = {"learner": "linear", "clusters": 2, "rounds": 3, "seed": 1, "restarts": 3}
     raced, whole = coterie.fit(data, "ifca", race=3, race_share=1.0, **common), coterie.fit(data, "ifca", **common)
-    assert raced.metrics["start_losses"] == whole.metrics["start_losses"]
+    assert raced.metrics["restart_losses"] == whole.metrics["restart_losses"]
     assert np.array_equal(raced.models[0]["weight"], whole.models[0]["weight"])
 
 
@@ -221,7 +221,7 @@ def test_an_empty_cluster_keeps_its_model():
 
 def test_a_client_with_a_stable_cluster_receives_only_its_own_model():
     """d=4 float64: a model is 32 bytes. A client gets round, lr (16 bytes) and either two models (64) or one and its
-    index (40). stable_after=2: rounds 0 and 1 all; round 2 is a multiple of 2, all again; round 3 own only (everybody
+    index (40). stable_after=2: rounds 0 and 1 all; round 2 is a multiple of 2, all again; round 3 own only (all clients
     has kept its cluster for two visits by then); round 4 all."""
     data = population(noise=0.0)
     common = {

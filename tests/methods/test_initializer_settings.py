@@ -35,11 +35,11 @@ def test_a_name_with_settings():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gaussian:scale=2", "unknown setting of gaussian 'scale'"),
+        ("gaussian:scale=2", "unknown setting 'scale' of gaussian"),
         ("gaussian:sd", "sd must be a number, got ''"),
         ("gaussian:sd=wide", "sd must be a number"),
         ("gaussian:sd=-1", "sd must be a number at least 0"),
-        ("random:sd=1", "unknown setting of random 'sd'"),
+        ("random:sd=1", "unknown setting 'sd' of random"),
         ("odcl:clustering=kmeans", "clustering must be one of kmeans"),
     ],
 )
@@ -119,5 +119,5 @@ def test_a_one_shot_method_is_its_own_initializer(method: str, linear):
 
 
 def test_a_misspelt_initializer_is_answered_with_the_nearest_one(linear):
-    with pytest.raises(ConfigError, match="unknown init 'odlc': did you mean 'odcl'"):
+    with pytest.raises(ConfigError, match="no initializer has this name: did you mean 'odcl'"):
         coterie.fit(linear, "ifca", init="odlc:clustering=convex")

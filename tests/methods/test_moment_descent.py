@@ -308,9 +308,9 @@ def test_settings_that_cannot_work_are_refused():
         descend(population(), k=None, moments="two-points")
     with pytest.raises(ConfigError, match="new pairs"):
         descend(population(samples="8"), moments="two-points", anchor_samples=2)
-    nobody = {-1: population().clients}
+    silent = {-1: population().clients}
     with pytest.raises(TrainingError, match="none of the 150 clients"):
-        descend(population(), federation=Simulated(federation_of(population()).group, missing=nobody))
+        descend(population(), federation=Simulated(federation_of(population()).group, missing=silent))
 
 
 @pytest.mark.parametrize("kind", ["constant", "collinear"])

@@ -236,7 +236,7 @@ def test_then_trains_inside_the_clusters_that_were_found():
         assert weights(result)[result.assignments[client]] == pytest.approx(weights(oracle)[k], rel=1e-9)
 
 
-def test_a_one_shot_start_goes_on_with_the_method():
+def test_after_a_one_shot_initialisation_the_method_continues():
     data = two_groups()
     start = coterie.fit(data, "odcl")
     given = coterie.fit(data, "ifca", init=start, rounds=3)

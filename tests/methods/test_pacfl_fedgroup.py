@@ -264,7 +264,7 @@ def test_founders_do_not_depend_on_other_clients():
         some = coterie.from_arrays({c: pair for c, pair in arrays.items() if c != without})
         return initialize(plan_of(some, founders=6)).state.clusters.params["weight"]
 
-    whole = models("nobody")
+    whole = models("no client")
     same = [torch.allclose(models(client), whole, rtol=1e-9) for client in arrays]
     assert sum(same) == 6  # clients that are not founders may be absent
 

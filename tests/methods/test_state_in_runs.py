@@ -97,4 +97,4 @@ def test_of_restarts_equal_up_to_rounding_the_first_wins(noise):
     params = {name: torch.cat([p, p * (1 + noise)]) for name, p in best.items()}
     twins = replace(last, clusters=replace(last.clusters, params=params))
     result = conclude(initialized.plan, twins, {}, [])
-    assert result.metrics["start"] == 0
+    assert result.metrics["restart"] == 0

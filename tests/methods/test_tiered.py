@@ -221,7 +221,7 @@ def test_settings_of_every_kind_are_read():
     assert {field.name for field in settings_of(SplitByNorm)} >= {"eps1", "eps2", "relative", "warmup", "gate"}
 
 
-def test_steps_are_told_apart_from_exponents():
+def test_steps_are_distinguished_from_exponents():
     steps = Tiered().with_options({"procedure": "split-by-gap:rho=1e+20+remove-unclaimed"}).procedure
     assert steps == (SplitByGap(rho=1e20), RemoveUnclaimed())
     assert Tiered().with_options({"procedure": ""}).procedure == ()
@@ -231,7 +231,7 @@ def test_steps_are_told_apart_from_exponents():
     ("tier", "text", "message"),
     [
         ("assignment", "em-mixtur", "unknown assignment 'em-mixtur': did you mean 'em-mixture'"),
-        ("assignment", "em-mixture:nu=1", "unknown setting of em-mixture 'nu': did you mean 'mu'"),
+        ("assignment", "em-mixture:nu=1", "unknown setting 'nu' of em-mixture: did you mean 'mu'"),
         ("assignment", "em-mixture:mu=much", "em-mixture: mu must be a number, got 'much'"),
         ("assignment", "lowest-loss:mu=1", "lowest-loss has no settings, got 'mu=1': leave it out"),
         ("procedure", "fixed", "unknown procedure step 'fixed'"),

@@ -286,7 +286,7 @@ def test_on_the_command_line(tmp_path):
     assert found.exit_code == 0, found.output
     summary = json.loads(found.stdout)
     assert summary["metrics"]["moment_descent"]["clusters"] == 3
-    assert json.loads((tmp_path / "run" / "beginning.json").read_text())["moment_descent"]["clusters"] == 3
+    assert json.loads((tmp_path / "run" / "initialization.json").read_text())["moment_descent"]["clusters"] == 3
     assert len(summary["metrics"]["regression"]["clusters"]) == 3
     assert summary["clients"][0]["posterior"][summary["clients"][0]["cluster"]] > 0.5
     shown = CliRunner().invoke(

@@ -156,7 +156,7 @@ def test_an_option_that_the_method_does_not_have_is_refused():
     data = small_federation("logistic")
     with pytest.raises(ConfigError, match="mu has no meaning for method ifca"):
         coterie.fit(data, IFCA(), mu=1.0)
-    with pytest.raises(ConfigError, match="unknown option of method ifca 'cluster': did you mean 'clusters'"):
+    with pytest.raises(ConfigError, match="unknown option 'cluster' of method ifca: did you mean 'clusters'"):
         coterie.fit(data, IFCA(), cluster=2)
     with pytest.raises(ConfigError, match="clusters has no meaning for method local"):
         coterie.fit(data, Local(), clusters=2)

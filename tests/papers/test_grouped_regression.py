@@ -1,4 +1,4 @@
-"""Real grouped data beside a statistician's models: cells, tables, and verdicts that can fail."""
+"""Real grouped data next to a statistician's models: cells, tables, and verdicts that can fail."""
 
 from __future__ import annotations
 

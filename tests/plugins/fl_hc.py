@@ -22,7 +22,7 @@ from coterie.extend import (
     RegroupEvent,
     ServerState,
     agglomerate,
-    ask_everybody,
+    ask_all,
     flat,
     option,
 )
@@ -67,7 +67,7 @@ class FLHC(TieredMethod):
         task = LocalSolve(LocalSteps(run.tiers.local), run.seed)
         rate = run.tiers.local.rate(state.round, run.rounds)
         broadcast = Broadcast(state.round, state.clusters, scalars={"lr": rate})
-        answered, rows, _ = ask_everybody(run.federation, task, broadcast, cost)
+        answered, rows, _ = ask_all(run.federation, task, broadcast, cost)
         if len(answered) < 2:
             return state, ()
         updates = rows["model"].double() - flat(state.clusters.params).double().cpu()

@@ -79,8 +79,8 @@ def test_a_cluster_is_reported_with_the_probability_of_its_epsilon():
     K, eps = 3, 1.0
     keep = math.e / (math.e + 2)  # 0.576
     chosen = torch.tensor([0, 1, 2]).repeat(10_000)
-    told = randomised_choice(chosen, K, eps, SeededNoise(0).uniforms(1, NAMES))
-    share = np.array([[float((told[chosen == c] == k).double().mean()) for k in range(K)] for c in range(K)])
+    reported = randomised_choice(chosen, K, eps, SeededNoise(0).uniforms(1, NAMES))
+    share = np.array([[float((reported[chosen == c] == k).double().mean()) for k in range(K)] for c in range(K)])
     assert response_probability(eps, K) == pytest.approx(keep)
     # a share of 10 000 has a standard error of at most 0.5 %
     assert share == pytest.approx(np.where(np.eye(K) == 1, keep, (1 - keep) / 2), abs=0.025)
@@ -176,8 +176,8 @@ def answer_of(plan, seed: int = 0) -> tuple[Reply, Clusters]:
     K = plan.tiers.K
     clusters = Clusters({"weight": torch.from_numpy(np.random.default_rng(seed).normal(size=(K, 3)))}, K)
     side = replace(plan.federation.group, noise=Silent()).take(np.array([0]), remember=False)
-    told = None if not plan.tiers.assignment.assigned else torch.zeros(1, 1, dtype=torch.int64)
-    broadcast = Broadcast(0, clusters, only=told, scalars={"lr": plan.tiers.local.rate(0, plan.rounds)})
+    reported = None if not plan.tiers.assignment.assigned else torch.zeros(1, 1, dtype=torch.int64)
+    broadcast = Broadcast(0, clusters, only=reported, scalars={"lr": plan.tiers.local.rate(0, plan.rounds)})
     with torch.no_grad():
         return side.serve(plan.tiers.task(0, plan.rounds), broadcast), clusters
 

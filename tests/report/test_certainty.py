@@ -11,16 +11,19 @@ from coterie.report.sentences import headline, notes
 from coterie.training.records import ClientResult, Metrics
 
 
-def client(certainty, n=10, **others) -> ClientResult:
-    return ClientResult(id="a", n=n, cluster=0, certainty=certainty, measures=others)
+def client(certainty, n=10, cluster=0, **others) -> ClientResult:
+    return ClientResult(id="a", n=n, cluster=cluster, certainty=certainty, measures=others)
 
 
 def test_sure_clients():
-    four = [client(p) for p in (1.0, 0.95, 0.9499, 0.0)]
+    four = [client(p, cluster=k % 2) for k, p in enumerate((1.0, 0.95, 0.9499, 0.0))]
     assert sure_clients([four]).startswith("2 of 4 clients belong to their cluster rather than another")
-    assert sure_clients([four, [client(1.0)] * 4]).startswith("2 to 4 of 4 clients belong")
-    assert sure_clients([[client(1.0)]]).startswith("1 of 1 client belongs to its cluster")
-    assert sure_clients([[client(None)]]) == ""
+    assert sure_clients([four, [client(1.0, cluster=k) for k in range(4)]]).startswith("2 to 4 of 4 clients belong")
+    assert sure_clients([[client(None), client(None, cluster=1)]]) == ""
+
+
+def test_no_client_is_sure_of_the_only_cluster_in_use():
+    assert sure_clients([[client(1.0)] * 3]) == ""
 
 
 def test_unsure_clients():

@@ -77,7 +77,7 @@ def test_the_section_stands_before_the_clients(tmp_path, make_run):
     sections = [attributes["id"] for tag, attributes in found.found if tag == "section"]
     assert sections[sections.index("coefficients") + 1] == "clients"
     part = text[text.index('id="coefficients"') : text.index('id="clients"')]
-    assert part.count("<circle") == 3  # one estimate is not known, and nobody is in cluster 2
+    assert part.count("<circle") == 3  # one estimate is not known, and no client is in cluster 2
     assert len(re.findall(r'class="span c\d"', part)) == 3
     assert "30 clients, 600 samples, noise 0.5" in part
     assert "In clusters 0 and 1, clients count as independent of each other" in part

@@ -1,4 +1,4 @@
-"""The contact sheet: whose images, which labels, what is told of a client, and pixels that can be read back."""
+"""The contact sheet: whose images, which labels, the text about a client, and pixels that can be read back."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def test_only_the_first_clients_and_images_are_shown():
     assert len(parts(svg, "image")) == 2
 
 
-def test_groups_and_notes_are_told_once():
+def test_groups_and_notes_are_written_once():
     known = replace(
         population(),
         truth=np.array([1, 0]),
         group_names=("concept 0", "concept 1"),
         client_notes=("fog 3; 2/1 by concept", "concept 0"),
     )
-    told = [word for word in words(contact_sheet(known)) if not word.isdigit()]
-    assert told == ["ann", "concept 1", "fog 3", "2/1 by concept", "<bob>", "concept 0"]
+    reported = [word for word in words(contact_sheet(known)) if not word.isdigit()]
+    assert reported == ["ann", "concept 1", "fog 3", "2/1 by concept", "<bob>", "concept 0"]
 
 
 def test_colours_are_scaled_each_by_itself():

@@ -42,14 +42,14 @@ def test_lives_follow_splits_removals_and_mergers():
     ]
 
 
-def test_a_newborn_has_no_parent_and_a_life_that_goes_on_in_no_cluster_has_ended():
+def test_a_newborn_has_no_parent_and_a_life_that_continues_in_no_cluster_has_ended():
     lives = descent.lives_of([record(0, 2, [3, 0], event("regroup", 2, [[1], []]))])
     assert lives == [Life(0, ends=1), Life(0, number=0, size=3), Life(1, number=1, size=0)]
 
 
 def test_the_answer_counts_every_split_of_an_event():
-    told = descent.answer(HISTORY)
-    assert told == "from 1 to 2 clusters by 3 splits, 1 removal and 1 merger, the last after round 4"
+    reported = descent.answer(HISTORY)
+    assert reported == "from 1 to 2 clusters by 3 splits, 1 removal and 1 merger, the last after round 4"
     assert descent.answer(HISTORY[:1]) == "1 cluster from the first round to the last: no step changed that"
 
 
@@ -108,10 +108,10 @@ def test_a_run_of_an_adaptive_method_that_never_changes_says_so():
 
 
 def test_clients_that_arrive_remove_nothing():
-    told = descent.answer([record(0, 1, [5], event("arrival", 1, [[]]))])
-    assert told == "1 cluster from the first round to the last: no step changed that"
-    told = descent.answer([record(0, 2, [3, 2], event("arrival", 1, [[], []]))])
-    assert told == "from 1 to 2 clusters by 2 newcomers' clusters, the last after round 1"
+    reported = descent.answer([record(0, 1, [5], event("arrival", 1, [[]]))])
+    assert reported == "1 cluster from the first round to the last: no step changed that"
+    reported = descent.answer([record(0, 2, [3, 2], event("arrival", 1, [[], []]))])
+    assert reported == "from 1 to 2 clusters by 2 newcomers' clusters, the last after round 1"
 
 
 def test_the_page_tells_how_clients_were_grouped_before_training():

@@ -19,7 +19,7 @@ from coterie.training.subject import Subject
 from tests.records import without
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-OPTIONAL = ("sizes", "assignments", "start", "start_losses", "accuracy", "worst_tenth", "ari")
+OPTIONAL = ("sizes", "assignments", "restart", "restart_losses", "accuracy", "worst_tenth", "ari")
 
 
 class Elements(HTMLParser):
@@ -178,7 +178,7 @@ def test_own_arrays_from_training_to_page(tmp_path):
     assert not Elements(text).unbalanced
 
 
-def test_what_went_wrong_on_the_way_is_told_once_with_its_rounds(tmp_path, make_run):
+def test_problems_during_the_run_are_listed_once_with_their_rounds(tmp_path, make_run):
     run = make_run(ids=("a", "b", HOSTILE, "d"))
     late = {"node": "7", "clients": ["b", HOSTILE], "reason": "node 7 has not answered within 5 s"}
     run.records[:] = [record | {"notes": [late]} for record in run.records]
@@ -257,10 +257,10 @@ def test_profiles_show_shares_in_percent_and_dates_as_dates():
     }
 
 
-def test_a_run_without_groups_is_told_so_first(tmp_path):
+def test_the_page_of_a_run_without_groups_begins_with_that(tmp_path):
     random = np.random.default_rng(0)
-    table = {"site": [f"s{i % 20}" for i in range(600)], "x": random.normal(size=600)}
-    table["y"] = table["x"] + random.normal(size=600)
+    table = {"site": [f"s{i % 20}" for i in range(1600)], "x": random.normal(size=1600)}
+    table["y"] = table["x"] + random.normal(size=1600)
     result = coterie.fit(coterie.from_table(table, client="site", target="y"), "ifca", clusters="auto", rounds=20)
     page = coterie.write_report(result, tmp_path / "report.html").read_text()
     header = page[: page.index("<main>")]
@@ -268,3 +268,13 @@ def test_a_run_without_groups_is_told_so_first(tmp_path):
     assert "One model is as good" in header
     for absent in ("this run is</th>", "a cluster's clients", "Intervals take the clusters as given", "others use the"):
         assert absent not in page
+
+
+def test_the_page_of_a_run_with_given_models_says_how_to_repeat_it(tmp_path):
+    data = coterie.scenario("mixed-regression", clients=8, dimension=2, groups=2)
+    given = [{"weight": np.ones(2)}, {"weight": -np.ones(2)}]
+    result = coterie.fit(data, "ifca", clusters=2, init=given, rounds=1)
+    page = coterie.write_report(result, tmp_path / "report.html").read_text()
+    assert "pass the same ones as <code>init</code>" in page
+    other = coterie.fit(data, "ifca", clusters=2, rounds=1)
+    assert "pass the same ones" not in coterie.write_report(other, tmp_path / "other.html").read_text()

@@ -95,7 +95,7 @@ def test_missing_baselines_name_the_command(make_run):
     assert not any(note.command for note in notes(compare(_three(make_run, 0.9, 0.8, 0.7))))
 
 
-def test_trouble_and_unfinished_runs_are_told(make_run):
+def test_trouble_and_unfinished_runs_are_mentioned(make_run):
     run = make_run()
     run.records[0] |= {"missing": ["client-0"]}
     run.records[1] |= {"rejected": ["client-0", "client-1"]}
@@ -107,12 +107,12 @@ def test_trouble_and_unfinished_runs_are_told(make_run):
     ]
 
 
-def test_unused_clusters_are_told(make_run):
+def test_unused_clusters_are_mentioned(make_run):
     texts = [note.text for note in notes(compare([make_run(clusters=(0, 0, 3, 3), seed=5)]))]
     assert any("2 of 4 (seed 5)" in text for text in texts)
 
 
-def test_seeds_without_a_partner_are_told(make_run):
+def test_seeds_without_a_partner_are_mentioned(make_run):
     found = compare([make_run("ifca", 0), make_run("fedavg", 3, clusters=(0,) * 4)])
     assert "global" not in headline(found)
     assert any("No seed is shared with fedavg" in note.text for note in notes(found))
@@ -169,9 +169,9 @@ def test_arrays_are_run_again_in_python(make_run):
     assert compare_command(compare([own]).main).startswith("coterie.compare(")
 
 
-def test_leading_starts_and_a_client_story(make_run):
+def test_leading_restarts_and_a_client_story(make_run):
     run = make_run()
-    run.records[:] = [record | {"start": start} for record, start in zip(run.records, (1, 0, 0), strict=True)]
+    run.records[:] = [record | {"restart": restart} for record, restart in zip(run.records, (1, 0, 0), strict=True)]
     assert leaders(run) == [(1, 1, 1), (2, 3, 0)]
     assert story((2, 2, 0)) == "rounds 1 to 2: cluster 2\nround 3: cluster 0"
     assert story((-1, 0, 0), (1, 0, 0)) == "round 1: not heard yet\nrounds 2 to 3: cluster 0 of restart 0"
@@ -195,7 +195,7 @@ def test_words():
     assert cell(None, plain).text == ABSENT
 
 
-def test_a_race_of_starts_is_told_as_one(make_run):
+def test_a_race_of_restarts_is_described_as_one(make_run):
     run = make_run(restarts=5, race=3, race_share=0.25, rounds=15)
     words = restarts_words(compare([run]).main)
     assert "raced 5 restarts for 3 rounds on 25 % of the clients" in words

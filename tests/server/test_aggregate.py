@@ -16,7 +16,7 @@ from coterie.tiers.assignment import LowestLoss
 
 MEMBERS = Averaging()
 SIZES = np.array([2, 6, 4, 8])  # four clients, 20 samples
-EVERYBODY = np.arange(len(SIZES))
+ALL_CLIENTS = np.arange(len(SIZES))
 # models 10, 20, 30; clients 0 and 1 chose model 0 with changes 1 and 3, client 2 chose model 2 with change 8;
 # client 3 did not answer
 OLD = Clusters({"w": torch.tensor([[10.0], [20.0], [30.0]], dtype=torch.float64)}, 3)
@@ -41,7 +41,7 @@ def averaged(
     server_lr: float = 1.0,
     exchange: str = "model",
 ) -> Clusters:
-    update = LowestLoss().server_aggregate(RoundReplies(old, message, SIZES, EVERYBODY, averaging))
+    update = LowestLoss().server_aggregate(RoundReplies(old, message, SIZES, ALL_CLIENTS, averaging))
     state = ServerState.fresh(old, len(SIZES))
     return move_models(ServerSGD(server_lr), state, update, 0.5 if exchange == "gradient" else 1.0).clusters
 
@@ -131,9 +131,9 @@ def test_restarts_are_averaged_separately():
     message = Reply(("a", "b", "c"), slotted={"clusters": slotted})
     members = averaged(old, message)
     assert members.params["w"].flatten().tolist() == [2, 6, 0, 5]
-    everybody = averaged(old, message, Averaging(over="all"))
+    over_all = averaged(old, message, Averaging(over="all"))
     # restart 0 has mass 3: 4/3 and 6/3; restart 1 has mass 2: nothing and 10/2
-    assert everybody.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 5])
+    assert over_all.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 5])
 
 
 def with_body(counts: list[int], changes: list[float], slots: list[int], masses: list[float]) -> Clusters:
@@ -171,7 +171,7 @@ def test_the_body_of_a_restart_without_contributions_does_not_change():
 
 def test_the_mean_change_is_separate_from_its_application():
     # models 10, 20, 30 move by 2, nothing and 8 with a learning rate of 1; no client trained model 1
-    update = LowestLoss().server_aggregate(RoundReplies(OLD, UNIFORM, SIZES, EVERYBODY))
+    update = LowestLoss().server_aggregate(RoundReplies(OLD, UNIFORM, SIZES, ALL_CLIENTS))
     assert update.params["w"].flatten().tolist() == [2, 0, 8]
     assert update.reached.tolist() == [True, False, True]
     assert update.body == update.overall == {}

@@ -45,7 +45,7 @@ def trained(optimizer: ServerOptimizer, clusters: Clusters, reached: list[Tensor
     return found
 
 
-def everybody(slots: int) -> list[Tensor]:
+def all_clients(slots: int) -> list[Tensor]:
     return [torch.ones(slots, dtype=torch.bool)] * ROUNDS
 
 
@@ -82,7 +82,7 @@ def with_torch(make, clusters: Clusters, reached: list[Tensor], schedule=lambda 
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
-@pytest.mark.parametrize("reached", [everybody, now_and_then])
+@pytest.mark.parametrize("reached", [all_clients, now_and_then])
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.5, True)])
 def test_sgd_is_that_of_torch_for_every_cluster(momentum, nesterov, reached, restarts):
     clusters, heard = models(3, restarts), reached(3 * restarts)
@@ -93,7 +93,7 @@ def test_sgd_is_that_of_torch_for_every_cluster(momentum, nesterov, reached, res
     same(found, expected)
 
 
-@pytest.mark.parametrize("reached", [everybody, now_and_then])
+@pytest.mark.parametrize("reached", [all_clients, now_and_then])
 def test_adam_without_memory_is_that_of_torch(reached):
     """With beta_1 = beta_2 = 0, no bias correction is needed: both take steps lr Delta / (|Delta| + tau)."""
     clusters, heard = models(3), reached(3)
@@ -102,7 +102,7 @@ def test_adam_without_memory_is_that_of_torch(reached):
     same(found, expected)
 
 
-@pytest.mark.parametrize("reached", [everybody, now_and_then])
+@pytest.mark.parametrize("reached", [all_clients, now_and_then])
 def test_adam_is_that_of_torch_without_bias_correction(reached):
     """torch: x += lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps), m and v from 0.
 
@@ -186,7 +186,7 @@ def test_a_shared_body_has_moments_for_each_restart(optimizer):
     clusters = models(2)  # two clusters move as two restarts of a body do
     body = optimizer.init_shared(clusters.params)
     assert all(array.axes[0] == "restart" and "cluster" not in array.axes for array in body.values())
-    same(trained(optimizer, clusters, everybody(2), body)[-1], trained(optimizer, clusters, everybody(2))[-1])
+    same(trained(optimizer, clusters, all_clients(2), body)[-1], trained(optimizer, clusters, all_clients(2))[-1])
 
 
 # ---- splits, merges and restarts ----------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ PLAIN = {
     "trimmed:share=0.2": lambda rows: plain_trimmed(rows, int(np.ceil(0.2 * len(rows)))),
     "krum:attackers=2,keep=3": lambda rows: plain_krum(rows, 2, 3),
 }
-LANES, K, P, M = 2, 2, 5, 24
+RESTARTS, K, P, M = 2, 2, 5, 24
 
 
 def averaged(clusters, reply, answered, combine, **averaging):
@@ -99,14 +99,14 @@ def some_round(order=None):
     """Return the rows of a reply of 24 clients in 2 clusters and 2 restarts, optionally in another order."""
     random = np.random.default_rng(0)
     params = {
-        "a": torch.from_numpy(random.normal(size=(LANES * K, 2))),
+        "a": torch.from_numpy(random.normal(size=(RESTARTS * K, 2))),
         "b": torch.from_numpy(random.normal(size=(4, 3))),
     }
-    vectors, chosen = random.normal(size=(M, LANES, P)), random.integers(K, size=(M, LANES))
+    vectors, chosen = random.normal(size=(M, RESTARTS, P)), random.integers(K, size=(M, RESTARTS))
     order = np.arange(M) if order is None else order
     names = tuple(f"client-{i:02d}" for i in order)
     rows = {"cluster": torch.from_numpy(chosen[order]), "change": torch.from_numpy(vectors[order])}
-    return Clusters(params, K, LANES), Reply(names, rows=rows), vectors, chosen
+    return Clusters(params, K, RESTARTS), Reply(names, rows=rows), vectors, chosen
 
 
 @pytest.mark.parametrize("over", ["members", "all"])
@@ -114,7 +114,7 @@ def some_round(order=None):
 def test_every_cluster_of_every_restart_equals_a_plain_loop(combine, over):
     clusters, reply, vectors, chosen = some_round()
     moved = averaged(clusters, reply, np.arange(M), combine, over=over)
-    for restart in range(LANES):
+    for restart in range(RESTARTS):
         for k in range(K):
             members = vectors[chosen[:, restart] == k, restart]
             part = len(members) / M if over == "all" else 1.0  # `all` divides by all clients instead of the members

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import sklearn
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -195,3 +196,39 @@ def checks():
 @pytest.mark.parametrize(("estimator", "check"), list(checks()))
 def test_scikit_learn_accepts_the_estimators(estimator, check):
     check(estimator)
+
+
+# ---- silent mistakes -------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_group_in_a_list_is_refused():
+    with pytest.raises(InputError, match="groups has missing values"):
+        ClusteredRegressor("fedavg", rounds=1).fit(np.ones((3, 1)), np.ones(3), groups=[np.nan, "a", "b"])
+
+
+def test_labelled_rows_of_other_groups_do_not_count_in_silence(regressor):
+    X, y = np.ones((2, regressor.n_features_in_)), np.ones(2)
+    with pytest.warns(UserWarning, match="support has no rows of 1 new group, such as 'new'"):
+        regressor.predict(X, groups=["new", "new"], support=(X, y, ["other", "other"]))
+
+
+def test_rows_as_groups_get_a_warning():
+    random = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="40 groups in 40 rows only"):
+        ClusteredRegressor("fedavg", rounds=30).fit(random.normal(size=(40, 1)), random.normal(size=40), range(40))
+
+
+def test_a_training_that_has_not_converged_gets_a_warning():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(200, 2))
+    with pytest.warns(ConvergenceWarning, match="still fell by .* in the last 5 of 8 rounds"):
+        ClusteredRegressor("fedavg", rounds=8, lr=0.002).fit(X, X @ [1, 1], np.arange(200) % 8)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_the_unit_of_the_target_does_not_matter(unit):
+    random = np.random.default_rng(0)
+    site, X = np.repeat(np.arange(8), 40), random.normal(size=(320, 2))
+    y = np.where(site % 2, 2.0, -2.0) * X[:, 0] + random.normal(0, 0.3, 320)
+    model = ClusteredRegressor("ifca", clusters=2, rounds=30).fit(X, unit * (y + 50), groups=site)
+    assert model.score(X, unit * (y + 50), groups=site) > 0.95

@@ -182,7 +182,7 @@ def test_order_and_engine_do_not_matter(data):
         assert (other["bytes_up"], other["bytes_down"]) == (findings["bytes_up"], findings["bytes_down"])
 
 
-def test_what_the_choice_costs(whole, by_hand):
+def test_the_cost_of_the_choice(whole, by_hand):
     """The rounds of the trials as in runs by hand, and one exchange more in each; a model has 16 bytes."""
     findings, starts = whole.metrics["chosen"], LOCAL["restarts"]
     up = sum(run.metrics["bytes_up"] + 12 * starts * 3 * 8 for run in by_hand.values())
@@ -193,7 +193,7 @@ def test_what_the_choice_costs(whole, by_hand):
     assert whole.metrics["bytes_up"] == rounds["bytes_up"] + up
     assert whole.metrics["bytes_down"] == rounds["bytes_down"] + down
     assert whole.metrics["exchanges"] == 20 + 3 * 2 * 11
-    assert whole.metrics["seconds"] > whole.metrics["beginning_seconds"] > 0
+    assert whole.metrics["seconds"] > whole.metrics["initialization_seconds"] > 0
 
 
 def test_rounds_seeds_and_the_number_of_clients_bound_the_trials():
@@ -243,7 +243,7 @@ def stop_in_round_three(record):
 def test_a_resumed_run_keeps_the_chosen_number(tmp_path, monkeypatch, data, whole):
     with pytest.raises(StopError):
         coterie.fit(data, "ifca", out=tmp_path / "cut", callbacks=[stop_in_round_three], **WHOLE)
-    kept = json.loads((tmp_path / "cut" / "beginning.json").read_text())["chosen"]
+    kept = json.loads((tmp_path / "cut" / "initialization.json").read_text())["chosen"]
     assert kept == whole.metrics["chosen"]
 
     def again(*given):
@@ -251,7 +251,7 @@ def test_a_resumed_run_keeps_the_chosen_number(tmp_path, monkeypatch, data, whol
 
     monkeypatch.setattr("coterie.training.fitting.choose", again)
     result = coterie.resume(tmp_path / "cut", data)
-    changing = {"seconds", "beginning_seconds"}
+    changing = {"seconds", "initialization_seconds"}
     assert {k: v for k, v in result.metrics.items() if k not in changing} == {
         k: v for k, v in whole.metrics.items() if k not in changing
     }
@@ -313,7 +313,7 @@ def test_a_gaussian_initializer_is_as_good():
     plan = prepare(lines((3.0, -3.0)), "ifca", None, {**QUICK, "lr": "auto", "init": "gaussian:sd=2"})
     initialized = initialize_run(plan)
     assert initialized.plan.method.clusters == 2
-    assert {"learning_rate", "chosen", "beginning_seconds"} <= set(initialized.found)
+    assert {"learning_rate", "chosen", "initialization_seconds"} <= set(initialized.found)
 
 
 def test_reasons_against_the_chosen_number():
@@ -349,7 +349,7 @@ def test_the_answer_in_words():
     findings = {"clusters": 1, "answer": "One model is as good.", "table": table}
     assert answer(findings) == "One model is as good."
     assert table_rows(findings)[1][2] == "0.020 ± 0.0040"
-    assert table_rows(findings)[0] == ("1", "0.5000", "least", "–", "1")  # noqa: RUF001
+    assert table_rows(findings)[0] == ("1", "0.5000", "lowest", "–", "1")  # noqa: RUF001
 
 
 def test_no_larger_number_is_tried_after_two_worse_ones():
@@ -361,7 +361,7 @@ def test_no_larger_number_is_tried_after_two_worse_ones():
     assert findings["clusters"] == 2
     assert len(findings["table"]) < 9
     losses = [row["loss"] for row in findings["table"]]
-    assert len(losses) == 1 + int(np.argmin(losses)) + choosing.MAX_WORSE_IN_A_ROW
+    assert len(losses) == 1 + int(np.argmin(losses)) + choosing.MAX_CONSECUTIVE_WORSE
 
 
 def test_a_trial_ends_when_its_loss_settles():

@@ -70,7 +70,7 @@ def diverged(*arguments, **options):
         ({"loss": 101.0, "noised": True}, "the training loss is 101"),
     ],
 )
-def test_what_counts_as_diverged(changed, says):
+def test_outcomes_that_count_as_diverged(changed, says):
     found = why_diverged(Outcome(**{**vars(SOUND), **changed}))
     assert found is None if says is None else found.startswith(says)
 
@@ -177,7 +177,7 @@ def test_an_interrupted_diverged_run_ends_like_an_uninterrupted_one(tmp_path):
 
 
 def test_the_best_models_before_a_divergence_have_not_diverged():
-    """With patience on validation samples the models with the least validation loss are kept, whatever came later."""
+    """With patience on validation samples the models with the lowest validation loss are kept, whatever came later."""
     settings = {"lr": 0.06, "local_steps": 1, "rounds": 100, "validation": 0.2, "patience": 99}
     data, start = population(column=6.0, groups=1), [{"weight": np.zeros(3)}]
     result = coterie.fit(data, "fedavg", init=start, **settings)

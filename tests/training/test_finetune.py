@@ -18,8 +18,8 @@ from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, hash_ids, keys_for_clients, permutations
 from coterie.core.messages import Reply
 from coterie.core.task import Task
+from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
-from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
 from coterie.evaluate.clients import finetuned_scores
 from coterie.learners.local_training import FullBatch
@@ -151,7 +151,7 @@ CASES += [
 def test_shards_engines_and_the_order_of_clients_do_not_matter(case: Case):
     expected = case.run()
     assert "finetuned" in expected.metrics
-    for federation in (partial(Simulated, shards=2), partial(Simulated, shards=9), Sequential):
+    for federation in (partial(InShards, shards=2), partial(InShards, shards=9), Sequential):
         assert tuned(case.run(federation=federation)) == pytest.approx(tuned(expected), rel=1e-9)
     shuffled = case.run(case.plan(case.data(order=[4, 0, 8, 2, 6, 1, 7, 3, 5])))
     by_id = {row["id"]: row["finetuned"] for row in shuffled.clients}

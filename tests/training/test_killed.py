@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import coterie
 from coterie.cli.main import cli
-from tests.io_faults import begun_child, exit_code
+from tests.io_faults import exit_code, started_child
 
 RUN = ["run", "mixed-regression", "--clients", "30", "--rounds", "200", "--checkpoint-every", "7", "--restarts", "2"]
 PATIENT = [*RUN, "--samples", "1-40", "--local-steps", "1", "--lr", "0.1", "--validation", "0.3", "--patience", "5"]
@@ -44,7 +44,7 @@ def run_quietly(*arguments):
 
 def kill_after(folder, rounds, run=RUN):
     """Start the run and kill it after this number of records."""
-    child = begun_child(lambda: run_quietly(*run, "--out", folder))
+    child = started_child(lambda: run_quietly(*run, "--out", folder))
     path = folder / "records.jsonl"
     deadline = time.monotonic() + 120
     while not path.is_file() or path.read_bytes().count(b"\n") < rounds:

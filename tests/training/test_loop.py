@@ -35,8 +35,8 @@ def test_the_state_of_every_round_has_a_plain_layout_whatever_the_first_one_had(
     state = fresh()
     odd = {name: torch.stack([p, p], dim=-1)[..., 0] for name, p in state.clusters.params.items()}  # every second entry
     assert not all(p.is_contiguous() for p in odd.values())
-    begun = replace(state, clusters=replace(state.clusters, params=odd))
-    federation, done = play(always({"a": 0, "b": 0, "c": 0}), 2, state=begun)
+    started = replace(state, clusters=replace(state.clusters, params=odd))
+    federation, done = play(always({"a": 0, "b": 0, "c": 0}), 2, state=started)
     seen = [b.clusters for _, b, _ in federation.asked] + [step.state.clusters for step in done]
     assert all(p.is_contiguous() for clusters in seen for p in clusters.params.values())
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.errors import ConfigError, InputError
+from coterie.errors import ColumnWarning, ConfigError, InputError
 
 
 def rows(site, slope, count, seed, labelled=True):
@@ -107,3 +107,16 @@ def test_the_clients_of_a_run_as_a_data_frame(result):
     assert list(frame.columns)[:6] == ["id", "cluster", "certainty", "samples", "score", "loss"]
     assert dict(zip(frame["id"], frame["cluster"], strict=True)) == result.assignments
     assert frame["samples"].tolist() == [9] * 6  # three of twelve rows are held out
+
+
+def test_clients_that_trained_and_have_changed_get_a_warning():
+    random = np.random.default_rng(0)
+    site, x = np.repeat(["a", "b", "c", "d"], 40), random.normal(size=160)
+    table = {"site": site, "x": x, "y": np.where(np.repeat([0, 0, 1, 1], 40), 3, -3) * x + random.normal(0, 0.5, 160)}
+    found = coterie.fit(coterie.from_table(table, client="site", target="y"), "ifca", clusters=2, rounds=30)
+    found.predict_frame(table, client="site")  # tests turn a warning into an error
+    moved = table | {"y": np.where(site == "a", -1, 1) * table["y"]}
+    with pytest.warns(ColumnWarning, match="1 client that trained does not fit its cluster any more .'a'."):
+        found.predict_frame(moved, client="site")
+    with pytest.warns(ColumnWarning, match="4 clients that trained do not fit their cluster any more"):
+        found.predict_frame(table | {"y": 1000 * table["y"]}, client="site")

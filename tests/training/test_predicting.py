@@ -84,9 +84,9 @@ def test_regressions_are_weighed_by_a_gaussian_with_the_last_error():
 
 def test_that_error_belongs_to_the_winning_restart_and_the_kept_models(data):
     result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, restarts=3, lr=0.2)
-    assert result._usual_loss == result.records[-1]["start_losses"][result.metrics["start"]]
+    assert result._usual_loss == result.records[-1]["restart_losses"][result.metrics["restart"]]
     earlier = replace(result, metrics=result.metrics | {"best_rounds": 2})
-    assert earlier._usual_loss == result.records[1]["start_losses"][result.metrics["start"]]
+    assert earlier._usual_loss == result.records[1]["restart_losses"][result.metrics["restart"]]
     assert replace(result, records=[])._usual_loss == float("inf")
 
 

@@ -144,7 +144,7 @@ def test_with_validation_a_run_trains_on_the_rest_and_scores_the_part_held_out()
     assert result.metrics["evaluated_on"] == "validation samples"
 
 
-def test_test_data_is_scored_besides_validation_and_changes_nothing_else():
+def test_test_data_is_scored_in_addition_to_validation_and_changes_nothing_else():
     data = coterie.scenario("mixed-regression", clients=9, dimension=3)
     other = replace(data, test=replace(data.test, y=-5 * data.test.y))
     options = {"validation": 0.25, "patience": 2, "rounds": 40, "restarts": 2}
@@ -196,7 +196,7 @@ def overfitting():
 
 
 def test_with_validation_the_models_of_the_best_round_are_kept(tmp_path):
-    long = coterie.fit(overfitting(), "local", **OVERFIT)
+    long = coterie.fit(overfitting(), "local", evaluate_every=1, **OVERFIT)
     stop, best = plain_stop([record["validation_loss"] for record in long.records], 4)
     assert 0 < best < stop < 59, "the data of the test must make it overfit"
     short = coterie.fit(overfitting(), "local", patience=4, **OVERFIT)
@@ -206,7 +206,7 @@ def test_with_validation_the_models_of_the_best_round_are_kept(tmp_path):
         assert np.array_equal(a["weight"], b["weight"])
     assert short.metrics["validation_loss"] == same.metrics["validation_loss"]
     page = coterie.write_report(short, tmp_path / "report.html").read_text()
-    words = f"stopped early and kept the models with the least validation loss: after {stop + 1} of 60 rounds (seed 1)"
+    words = f"stopped early and kept the models with the lowest validation loss: after {stop + 1} of 60 rounds (seed 1)"
     assert words in page
 
 

@@ -12,6 +12,7 @@ import torch
 
 from coterie.client.assigned import train_assigned
 from coterie.client.group import ClientGroup
+from coterie.client.one_pass import reply_in_one_pass, runs_in_one_pass
 from coterie.client.private_round import check_private_round
 from coterie.client.reply import ReplyBuilder
 from coterie.client.resample import fresh_parts
@@ -49,7 +50,17 @@ class LocalRound(RoundSettings, Task):
     """Tier 2 of the method."""
     trains: ClassVar[bool] = True
 
+    def divides_itself(self, clients: ClientGroup, broadcast: Broadcast) -> bool:
+        return runs_in_one_pass(self, self.assignment, clients, broadcast)
+
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        reply = None
+        if runs_in_one_pass(self, self.assignment, clients, broadcast):
+            reply = reply_in_one_pass(self, clients, broadcast)
+        return self._in_blocks(clients, broadcast) if reply is None else reply
+
+    def _in_blocks(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        """Run the round block by block, for all learners and client algorithms."""
         shard = clients.train
         check_private_round(self, self.assignment, broadcast.clusters)
         keys = keys_for_clients(self.seed, Purpose.BATCHES, broadcast.round, shard.hashes)

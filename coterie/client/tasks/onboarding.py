@@ -18,7 +18,7 @@ from coterie.core.task import Task
 from coterie.learners.local_training import LocalTraining
 
 
-@register("introduce")
+@register("onboarding")
 @dataclass(frozen=True)
 class Onboarding(Task):
     """Change of a fixed random model, the anchor, by local training.

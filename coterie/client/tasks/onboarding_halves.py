@@ -26,7 +26,7 @@ SKETCH = 256
 """Maximum length of the vector for each half; longer changes are reduced to this length by a random projection."""
 
 
-@register("introduce-halves")
+@register("onboarding-halves")
 @dataclass(frozen=True)
 class OnboardingHalves(Task):
     """Changes of a fixed random model, the anchor, by training on each of two random halves of a client's samples.

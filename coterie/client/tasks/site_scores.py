@@ -89,7 +89,7 @@ class SiteScores(Task):
         return Expected(rows={**rows, "hits": Spec((count,), low=0, whole=True)}, sums={"bins": bins})
 
     def _models(self, learner: GeneralisedLinear, clients: ClientGroup, broadcast: Broadcast) -> tuple[Tensor, Tensor]:
-        """Return all candidates except the run's models, (m, A - 1, p, q), and who has a local model, (m,)."""
+        """Return other candidates than the run's, (m, A - 1, p, q), and which clients have a local model, (m,)."""
         theta, intercepts = broadcast.common["theta"], broadcast.each["intercepts"]
         each = theta.double()[None].repeat(len(intercepts), 1, 1, 1)
         each[:, :, -1] += intercepts

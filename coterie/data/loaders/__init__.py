@@ -1,4 +1,4 @@
-"""Real data sets: from ordinary packages or a user's own copy, checked, kept in one folder; never fetched unasked."""
+"""Real data sets from packages or copies of the user: checked, stored in one folder, downloaded only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bringing a data set: from its package, or from a user's own copy."""
+"""Storing a data set: from its package, or from a copy of the user."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from coterie.errors import ConfigError
 
 
 def _silent(text: str) -> None:
-    """Say nothing."""
+    """Ignore a step."""
 
 
 def get(name: str, on_step: OnStep = _silent) -> Path:
-    """Download a data set, check it and keep it; gives the file it is in. A failure leaves nothing behind."""
+    """Download a data set, check it, store it and return its file; nothing is stored after a failure."""
     dataset = find_dataset(name)
     if dataset.fetch is None:
         raise ConfigError(f"{name} cannot be downloaded: import your own copy with {dataset.command}")
@@ -26,7 +26,7 @@ def get(name: str, on_step: OnStep = _silent) -> Path:
 
 
 def import_copy(name: str, path: str | Path, on_step: OnStep = _silent) -> tuple[Path, bool | None]:
-    """Keep a user's own copy; gives the file it is in, and whether it equals the published data (None: not known)."""
+    """Store a copy of the user; return its file, and whether it equals the published data (None: unknown)."""
     dataset = find_dataset(name)
     on_step(f"reading {path}")
     content = dataset.read_copy(Path(path))

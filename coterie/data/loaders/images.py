@@ -1,4 +1,4 @@
-"""A data set in memory, and the requirements on it."""
+"""Images in memory, and the requirements on them."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class Writers:
     """Writer of each image."""
 
     train: Numbers
-    """(n,) position in `ids`."""
+    """Position in `ids`, (n,)."""
     test: Numbers
     ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images as they were published: whole numbers 0 to 255, in the original order."""
+    """Images as published: whole numbers from 0 to 255, in the original order."""
 
     name: str
     x_train: Bytes = field(repr=False)
-    """(n, H, W) or (n, channels, H, W)."""
+    """Training images, (n, H, W) or (n, channels, H, W)."""
     y_train: Bytes = field(repr=False)
-    """(n,) class 0..C-1."""
+    """Classes from 0 to C-1, (n,)."""
     x_test: Bytes = field(repr=False)
     y_test: Bytes = field(repr=False)
     writers: Writers | None = None
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Everything by the names used in npz files."""
+        """All arrays by their names in npz files."""
         named: dict[str, npt.NDArray[np.generic]] = {
             "x_train": self.x_train,
             "y_train": self.y_train,
@@ -68,7 +68,7 @@ class Images:
         return lines if self.writers is None else lines | {"writers": str(len(self.writers.ids))}
 
     def digest(self) -> str:
-        """sha256 of all images and labels: equal for equal data, whatever file it came in."""
+        """SHA-256 of all images and labels, which does not depend on the format of the file."""
         total = hashlib.sha256()
         for array in (self.x_train, self.y_train, self.x_test, self.y_test):
             total.update(str(array.shape).encode())
@@ -92,7 +92,7 @@ class ImageKind:
         return (*KEYS, *WRITER_KEYS) if self.written else KEYS
 
     def read_npz(self, name: str, arrays: dict[str, npt.NDArray[Any]], where: str) -> Images:
-        """From the arrays of an npz file."""
+        """Return the images in the arrays of an npz file."""
         writers = _writers(arrays, where) if self.written else None
         return Images(name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], writers)
 
@@ -111,7 +111,7 @@ def _writers(arrays: dict[str, npt.NDArray[Any]], where: str) -> Writers:
 
 
 def checked(images: Images, shape: tuple[int, ...], classes: int, where: str) -> Images:
-    """The same images if they are of this shape with labels below `classes`; colours may come last and are moved."""
+    """Return the images if they have this shape and labels below `classes`; colours may be the last axis."""
     parts = []
     for part, x, y in (("train", images.x_train, images.y_train), ("test", images.x_test, images.y_test)):
         x = _colours_first(_whole(x, f"{where}: x_{part}"), shape)
@@ -125,7 +125,7 @@ def checked(images: Images, shape: tuple[int, ...], classes: int, where: str) ->
 
 
 def _whole(values: npt.NDArray[np.generic], where: str) -> Bytes:
-    """uint8, converted only where nothing is lost."""
+    """Return the values as uint8; raise an error if the conversion would change them."""
     if values.dtype.kind not in "iu":
         raise InputError(f"{where} must hold whole numbers 0 to 255, got type {values.dtype}: give the raw pixels")
     if values.size and (int(values.min()) < 0 or int(values.max()) > 255):

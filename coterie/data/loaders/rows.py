@@ -19,19 +19,19 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as they were published, in the original order."""
+    """Rows as published, in the original order."""
 
     name: str
     x: Floats = field(repr=False)
-    """(n, d)"""
+    """Features, (n, d)."""
     y: Floats = field(repr=False)
-    """(n,)"""
+    """Targets, (n,)."""
     task: Numbers = field(repr=False)
-    """(n,) whose row it is: 0..m-1."""
+    """Client of each row, from 0 to m-1, (n,)."""
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Everything by the names used in npz files."""
+        """All arrays by their names in npz files."""
         return {"x": self.x, "y": self.y, "task": self.task}
 
     @property
@@ -45,7 +45,7 @@ class Rows:
         return {"data": f"{len(self.y)} rows of {self.x.shape[1]} numbers", "clients": str(self.counts["clients"])}
 
     def digest(self) -> str:
-        """sha256 of all numbers: equal for equal data, whatever file it came in."""
+        """SHA-256 of all numbers, which does not depend on the format of the file."""
         total = hashlib.sha256()
         for array in (self.x, self.y, self.task):
             total.update(str(array.shape).encode())
@@ -58,7 +58,7 @@ class RowKind:
     """Requirements on the rows of one data set."""
 
     width: int
-    """d"""
+    """Number of features (d)."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class RowKind:
         return ("x", "y", "task")
 
     def read_npz(self, name: str, arrays: dict[str, npt.NDArray[Any]], where: str) -> Rows:
-        """From the arrays of an npz file."""
+        """Return the rows in the arrays of an npz file."""
         return Rows(name, arrays["x"], arrays["y"], arrays["task"])
 
     def checked(self, content: object, where: str) -> Rows:
@@ -87,7 +87,7 @@ class RowKind:
 
 
 def read_cells(name: str, path: Path) -> Rows:
-    """Return a MATLAB file with cells X and Y, one for each client, as MALSAR keeps its data."""
+    """Return a MATLAB file with cells X and Y, one for each client, as MALSAR stores its data."""
     from scipy.io import loadmat  # slow to import
 
     try:

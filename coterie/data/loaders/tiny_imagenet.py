@@ -14,11 +14,11 @@ from coterie.errors import InputError
 SHAPE = (3, 64, 64)
 
 Decode = Callable[[Path], Bytes]
-"""An image file to pixels, shape (64, 64, 3)."""
+"""Function that decodes an image file to pixels, (64, 64, 3)."""
 
 
 def read_tiny_imagenet(name: str, folder: Path, decode: Decode | None = None) -> Images:
-    """Classes are numbered in the order of their sorted names."""
+    """Return the data set in a folder; classes are numbered in the order of their sorted names."""
     if not (folder / "train").is_dir() or not (folder / "val" / "val_annotations.txt").is_file():
         raise InputError(f"{folder} must hold train/<class>/images/*.JPEG and val/val_annotations.txt")
     decode = decode or pillow()
@@ -32,7 +32,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _held_out(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """Lines of val_annotations.txt: file name, class, and a box that is not used."""
+    """Return the images of val_annotations.txt, whose lines have a file name, a class and an unused box."""
     pairs = []
     for line in (folder / "val_annotations.txt").read_text().splitlines():
         file, wnid, *_ = [*line.split("\t"), "", ""]

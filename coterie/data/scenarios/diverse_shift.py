@@ -23,9 +23,9 @@ CONCEPT_SHIFTS = ("label_swap", "label_reverse")
 RECOMMENDED: dict[str, object] = {"clusters": 3, "learner": "mlp:hidden=64", "rounds": 60}
 RECOMMENDED |= {"local_epochs": 2, "batch_size": 20, "lr": 0.3}
 LARGE_LR = 0.1
-"""For grey images of 28x28 pixels; at 0.3 Fashion-MNIST is worse by ten points."""
+"""Learning rate for grey images of 28x28 pixels; with 0.3 the accuracy on Fashion-MNIST is ten points lower."""
 SMALL_CLIENTS, SMALL_TRAIN, SMALL_TEST = 48, 120, 100
-"""Clients of the presets, and samples of each."""
+"""Number of clients of the presets, and of samples of each client."""
 CIFAR_RECOMMENDED: dict[str, object] = {"learner": "cnn:channels=16,hidden=64", "lr": 0.1, "batch_size": 50}
 
 
@@ -50,7 +50,7 @@ def diverse_shift(
 
     Its classes are drawn from the training images that earlier clients left; where these are just enough,
     classes are as frequent over all clients as in the data. Newcomers, one for each concept, hold clean test images
-    of all classes. `pool` and `pca` make smaller features after the corruption. Bring the data with 'coterie data
+    of all classes. `pool` and `pca` make smaller features after the corruption. Download the data with 'coterie data
     get NAME'; digits come with scikit-learn.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
@@ -95,7 +95,7 @@ def diverse_shift_b(*, seed: int = 0) -> FederatedDataset:
     """As diverse-shift-a with labels from Dir(1, ..., 1): every client holds most classes.
 
     They are drawn from all 60,000 images: were these just enough, the last client would get the two or three classes
-    that are left. The reference figures hardly tell the two readings apart here.
+    that are left. The reference figures hardly distinguish the two readings here.
     """
     return _small("diverse-shift-b", "dirichlet_symmetric", seed)
 
@@ -116,7 +116,7 @@ def _small(name: str, label_shift: str, seed: int, train_images: int | None = No
 
 
 def shares_of(label_shift: str, alpha: float) -> Shares:
-    """Distribution of the class shares of a client."""
+    """Return the distribution of the class shares of a client."""
     if label_shift == "none":
         return no_label_shift
     return {"dirichlet_prior": dirichlet_prior, "dirichlet_symmetric": dirichlet_symmetric}[label_shift](alpha)
@@ -132,7 +132,7 @@ def concept_maps(classes: int, concepts: int, concept_shift: str, beta: float) -
 
 
 def recommended_for(dataset: str, pca: int | None = None) -> dict[str, object]:
-    """Run options that depend on the images."""
+    """Return the run options that depend on the images."""
     if pca is not None:
         return {"learner": "mlp:hidden=64-32"}
     if dataset == "cifar10":

@@ -1,4 +1,4 @@
-"""Digits whose clients join, leave and turn: the same federation at two times.
+"""Rotated digits at two times: clients join, leave, or change their rotation.
 
 Phase 0 is a federation of rotated digits. In phase 1 some clients have left, some are new, and some see their digits
 turned by another angle. All clients have fresh samples in every phase.
@@ -28,7 +28,7 @@ def drift(
     samples: int = 60,
     seed: int = 0,
 ) -> FederatedDataset:
-    """`clients` in phase 0; in phase 1 a share `leave` of them is gone, `join` is new, `change` sees another angle.
+    """There are `clients` in phase 0; in phase 1 a share `leave` has left, `join` is new, `change` has another angle.
 
     A client has `samples` of the 1440 training digits, drawn anew in every phase; all of a rotation share 357 test
     digits. `client_notes` describe each client.
@@ -66,7 +66,7 @@ def drift(
 def _history(
     clients: int, change: float, leave: float, join: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for the clients of both phases: the first group, whether each is in phase 1, and has turned then."""
+    """Return the first group of all clients, whether they are in phase 1, and whether they have another group then."""
     new = round(join * clients)
     group = np.arange(clients + new) % len(QUARTERS)
     order = random.permutation(clients)
@@ -79,7 +79,7 @@ def _history(
 
 
 def _turned(images: np.ndarray, quarters: np.ndarray) -> np.ndarray:
-    """Return images (n, H, W), each turned by its own number of quarters."""
+    """Return images (n, H, W), each turned by a separate number of quarter turns."""
     out = images.copy()
     for quarter in range(1, len(QUARTERS)):
         chosen = quarters == quarter

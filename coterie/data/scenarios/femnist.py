@@ -17,10 +17,10 @@ RECOMMENDED |= {"evaluate_every": 5}
 
 
 def femnist(*, writers: int | None = None, seed: int = 0) -> FederatedDataset:
-    """A client is a writer with its own training and held-out images, 62 classes; there is no truth.
+    """A client is a writer with its own training and held-out images, 62 classes; the true groups are unknown.
 
-    The data is paper 1, ink 0; it is inverted, so ink is 1 and paper 0, as in MNIST. Nothing is drawn: every
-    seed gives the same data. Bring your own copy with 'coterie data import femnist PATH'.
+    The published paper is 1 and ink is 0; both are inverted, as in MNIST. The data does not depend on the seed. Import
+    your own copy with 'coterie data import femnist PATH'.
     """
     images = load("femnist")
     if images.writers is None:

@@ -1,4 +1,4 @@
-"""Every client holds only a few classes; labels mean the same to all."""
+"""Clients with few classes each; labels mean the same for all clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def few_classes(
     pool: int = 1,
     seed: int = 0,
 ) -> FederatedDataset:
-    """A client has as many images of each of its `classes_each` classes.
+    """A client has equally many images of each of its `classes_each` classes.
 
     With two classes each, the classes are cut into disjoint random pairs, and the pairs are the true groups; else a
     client's classes are drawn so that all are used equally often, and there are no groups. A client's held-out samples

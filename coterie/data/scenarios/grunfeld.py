@@ -1,4 +1,4 @@
-"""Investment of eleven American firms, 1935 to 1954, as statsmodels ships it: every firm is a client."""
+"""Investment of eleven American firms, 1935 to 1954, as statsmodels contains it; every firm is a client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ CLUSTERS = 2
 
 
 def grunfeld(*, holdout: float = HOLDOUT, seed: int = 0) -> FederatedDataset:
-    """A client is a firm with 20 years; investment is explained by the firm's value and capital. There is no truth.
+    """A client is a firm with 20 years; investment is explained by value and capital. The true groups are unknown.
 
-    Money is in millions of dollars of 1947. Features are standardised over all firms; every seed holds out other years.
+    Money is in millions of dollars of 1947. Features are standardised over all firms; the seed determines which years
+    are held out.
     """
     try:
         data: Any = import_module("statsmodels.datasets.grunfeld")

@@ -19,7 +19,7 @@ from coterie.data.arrays import client_ids, group_tests, stack_shard
 from coterie.errors import ConfigError
 
 TEST_SAMPLES = 500
-"""Held-out samples of each group."""
+"""Number of held-out samples of each group."""
 RECOMMENDED: dict[str, object] = {"learner": "linear:half=false,start=zero-one", "exchange": "gradient", "lr": 0.1}
 RECOMMENDED |= {"rounds": 300, "restarts": 10}
 
@@ -34,10 +34,10 @@ def ifca_synthetic(
     noise: float = 0.1,
     seed: int = 0,
 ) -> FederatedDataset:
-    """y = <x, theta*_j> + noise N(0, 1), x ~ N(0, I), groups of equal size; 500 held-out samples a group.
+    """y = <x, theta*_j> + noise N(0, 1), x ~ N(0, I), groups of equal size, 500 held-out samples for each group.
 
     theta*_j is `norm` (the paper's R) times a vector of independent zeros and ones. The paper's text scales it to
-    length R instead; then a model of zeros would count as a success wherever R is below 0.6 sigma, so the reading of
+    length R instead; then a model of zeros would count as a success if R is below 0.6 sigma, so the reading of
     the public code is taken: its length is about R sqrt(d/2).
     """
     if clients % groups:
@@ -49,7 +49,7 @@ def ifca_synthetic(
     models = norm * random.integers(0, 2, (groups, dimension)).astype(np.float64)
 
     def draw(group: np.ndarray, each: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return `each` samples for every entry of `group`, one entry after the other."""
+        """Return `each` samples for every entry of `group`, entry by entry."""
         x = random.standard_normal((len(group), each, dimension))
         y = np.einsum("gnd,gd->gn", x, models[group]) + noise * random.standard_normal((len(group), each))
         return x.reshape(-1, dimension), y.reshape(-1)

@@ -20,7 +20,7 @@ from coterie.data.sizes import by_shares
 from coterie.errors import ConfigError
 
 TEST_SAMPLES = 500
-"""Held-out samples of each group."""
+"""Number of held-out samples of each group."""
 RECOMMENDED: dict[str, object] = {"rounds": 200}
 
 
@@ -39,7 +39,8 @@ def linear_representation(
     """y = theta_i^T B*^T x + noise N(0, 1), x ~ N(0, I); theta_i = theta*_k + drift N(0, I) for a client of group k.
 
     Groups have equally many clients, and `samples` is the mean over clients; with `imbalance` the clients of the first
-    group have so many times the samples of those of the last. 500 held-out samples a group, without drift.
+    group have this many times the samples of those of the last. There are 500 held-out samples for each group, without
+    drift.
     """
     if not width <= min(dimension, groups):
         raise ConfigError(

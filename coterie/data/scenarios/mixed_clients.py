@@ -1,4 +1,4 @@
-"""Clients whose samples follow several concepts: no single model suits all samples of a client."""
+"""Clients whose samples follow several concepts: no single model fits all samples of a client."""
 
 from __future__ import annotations
 

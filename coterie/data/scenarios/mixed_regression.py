@@ -31,7 +31,7 @@ def mixed_regression(
 ) -> FederatedDataset:
     """Clients of `groups` linear models in R^dimension.
 
-    The true models are N(0, I/d), scaled so that the least distance between two is `separation` if it is given.
+    The true models are N(0, I/d), scaled so that the smallest distance between two is `separation` if it is given.
     Held-out samples are shared by the clients of a group.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
@@ -103,7 +103,7 @@ def _models(random: np.random.Generator, groups: int, dimension: int, separation
 
 
 def _covariance_roots(random: np.random.Generator, groups: int, dimension: int, kind: str) -> np.ndarray | None:
-    """Square roots of the groups' covariances: eigenvalues from 0.5 to 2 in directions of each group's own."""
+    """Return square roots of the groups' covariances, with eigenvalues from 0.5 to 2 in separate directions."""
     if kind == "identity":
         return None
     spread = np.sqrt(np.geomspace(0.5, 2, dimension))

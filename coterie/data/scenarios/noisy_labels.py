@@ -37,8 +37,8 @@ def noisy_labels(
 ) -> FederatedDataset:
     """Each training label is wrong with probability `noise`: the next class (pair), or any other (symmetric).
 
-    Held-out labels and those of the newcomer are right. Images and clients are those of diverse-shift with one concept
-    and do not depend on the noise.
+    Held-out labels and those of the newcomer are correct. Images and clients are those of diverse-shift with one
+    concept and do not depend on the noise.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
     source = pictures(dataset, random)

@@ -15,7 +15,7 @@ NOISE = 1.0
 
 
 def odcl_clusterpath(*, clients: int = 100, samples: str = "400", seed: int = 0) -> FederatedDataset:
-    """As odcl-linear with d = 20, noise 1 and the intervals `0:1,1:2,-1:0,-2:-1`.
+    """Like odcl-linear with d = 20, noise 1 and the intervals `0:1,1:2,-1:0,-2:-1`.
 
     The paper's |C_k| = m/K = 10 is a slip: 100 clients in four groups are 25 each.
     """

@@ -22,11 +22,11 @@ from coterie.data.sizes import by_shares, described_sizes
 from coterie.errors import ConfigError
 
 ACTIVE = 5
-"""Features of a sample that are not zero."""
+"""Number of features of a sample that are not zero."""
 TEST_SAMPLES = 500
-"""Held-out samples of each group."""
+"""Number of held-out samples of each group."""
 TEN = "1:2,4:5,7:8,10:11,13:14,-2:-1,-5:-4,-8:-7,-11:-10,-14:-13"
-"""The intervals of section 5."""
+"""Intervals of section 5."""
 RECOMMENDED: dict[str, object] = {"learner": "linear", "rounds": 50, "local_steps": 10, "lr": 0.1}
 RECOMMENDED |= {"restarts": 10}
 
@@ -45,7 +45,7 @@ def odcl_linear(
     The entries of the true model u_k are uniform in the k-th interval; there are as many groups as intervals, of equal
     size up to one client. The paper's other choices: `1:2` for one group, `1:2,4:5,-2:-1,-5:-4` or the first four
     for four. E[x x^T] is 5/d times the identity. A seed's groups and true models are the same for all `samples`
-    and `noise`. 500 held-out samples a group.
+    and `noise`. There are 500 held-out samples for each group.
     """
     return sparse_regression(
         "odcl-linear",

@@ -22,7 +22,7 @@ MODELS = np.array([[1.0, -1.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 1.0, 0.0], [0.0, -1
 COVARIANCES = np.array([[[1, 0], [0, 1]], [[2, 1], [1, 2]], [[2, 1], [1, 2]], [[2, 0], [0, 2]]], dtype=np.float64)
 """The third is printed as [[1, 2], [2, 1]], with eigenvalues 3 and -1; numpy draws by svd as from this one."""
 TEST_SAMPLES = 500
-"""Held-out samples of each group."""
+"""Number of held-out samples of each group."""
 RECOMMENDED: dict[str, object] = {"clusters": 4, "learner": "logistic:l2=1e-05", "rounds": 20, "local_steps": 10}
 RECOMMENDED |= {"lr": 1.0, "restarts": 5}
 
@@ -30,10 +30,11 @@ RECOMMENDED |= {"lr": 1.0, "restarts": 5}
 def odcl_logistic(*, clients: int = 100, samples: int = 1000, seed: int = 0) -> FederatedDataset:
     """P(y = 1) = 1 / (1 + exp(-<x, theta_k>)), x ~ N(0, Sigma_k) in the plane; four groups, equal up to one client.
 
-    Sigma_3 is read as [[2, 1], [1, 2]], since the one printed is no covariance. Every client's samples are fresh: the
-    paper deals out 100000 points a group, too few for 25 clients with more than 4000. The true models are those
-    that make the labels, weights and then the intercept; the population optimum under the penalty C = 1e-5 of
-    the paper (l2 of the learner, which spares the intercept) lies within 2e-4 of them. 500 held-out samples a group.
+    Sigma_3 is read as [[2, 1], [1, 2]], since the printed matrix is no covariance. Every client's samples are fresh:
+    the paper has 100000 points in each group, too few for 25 clients with more than 4000. The true models are those
+    that make the labels, weights and then the intercept; the population optimum under the penalty C = 1e-5 of the paper
+    (l2 of the learner, which spares the intercept) lies within 2e-4 of them. There are 500 held-out samples for each
+    group.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
     groups = len(MODELS)

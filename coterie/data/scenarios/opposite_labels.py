@@ -18,12 +18,12 @@ from coterie.data.scenarios.rotated_images import Upright
 from coterie.errors import ConfigError
 
 CLASSES = {"digits": (1, 2), "mnist": (1, 2), "cifar10": (0, 1)}
-"""Group 0 labels the first class 1 and the second 0, group 1 the other way round."""
+"""Classes by data set: group 0 labels the first one 1 and the second one 0, group 1 the other way round."""
 SAMPLES = {"digits": 4, "mnist": 4, "cifar10": 40}
 RECOMMENDED: dict[str, object] = {"clusters": 2, "learner": "logistic:l2=0.01,bias=false", "rounds": 200}
 RECOMMENDED |= {"local_steps": 10, "lr": 0.1}
 CIFAR_LR = 0.005
-"""The largest curvature of a client is 275 there (mnist 19, digits 4): steps above 0.007 do not settle."""
+"""Learning rate for cifar10, where the largest curvature of a client is 275: steps above 0.007 diverge."""
 
 Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -40,13 +40,13 @@ def opposite_labels(
 ) -> FederatedDataset:
     """Digits 1 and 2, or airplanes and automobiles for cifar10; the label 1 of one group is the label 0 of the other.
 
-    Half of a client's images are of either class; no image is twice in a group. The features are the pixels in [0, 1]
-    and a last one that is always 1: so the intercept is penalised as well, and the model of a client whose labels are
-    all the same stays finite. Test images are shared by a group and labelled in its way.
+    A client has equally many images of both classes; no image occurs twice in a group. The features are the pixels in
+    [0, 1] and a last one that is always 1: so the intercept is penalised as well, and the model of a client whose
+    labels are all the same stays finite. Test images are shared by a group and labelled in its way.
 
     `noise` is the share of wrong training labels; test labels have none. With noise_kind=exact every client has the
     same number of them, the nearest whole one (20 % of 4 labels are 1), at random places; with iid each label
-    is wrong with that probability. The images do not depend on it. Bring the data with 'coterie data get mnist' or
+    is wrong with that probability. The images do not depend on it. Download the data with 'coterie data get mnist' or
     'coterie data get cifar10'; digits come with scikit-learn.
     """
     samples = SAMPLES[dataset] if samples is None else samples
@@ -88,7 +88,7 @@ def _check_even(name: str, value: int, part: str) -> None:
 
 
 def _two_classes(dataset: str, random: np.random.Generator) -> Upright:
-    """Return the images of the two classes alone; y is 0 for the first class and 1 for the second."""
+    """Return the images of the two classes; y is 0 for the first class and 1 for the second."""
     source = upright_digits(random) if dataset == "digits" else load(dataset)
     train, test = (np.isin(y, CLASSES[dataset]) for y in (source.y_train, source.y_test))
     second = CLASSES[dataset][1]
@@ -107,7 +107,7 @@ def _features(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _dealt(dataset: str, y: Ints, truth: Ints, samples: int, random: np.random.Generator) -> Ints:
-    """Return the images of each client, (m, n): half of either class, none twice in a group."""
+    """Return the images of each client, (m, n): half of each class, no image twice in a group."""
     half, members = samples // 2, len(truth) // 2
     there = np.bincount(y, minlength=2).min()
     if members * half > there:
@@ -123,7 +123,7 @@ def _dealt(dataset: str, y: Ints, truth: Ints, samples: int, random: np.random.G
 
 
 def _wrong(random: np.random.Generator, shape: tuple[int, ...], noise: float, kind: str) -> Flags:
-    """Return the labels that are exchanged, as a mask (m, n)."""
+    """Return a mask of the labels that are exchanged, (m, n)."""
     lots = random.random(shape)
     if kind == "iid":
         return lots < noise

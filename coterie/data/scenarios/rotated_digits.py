@@ -1,4 +1,4 @@
-"""Rotated digits: scikit-learn's 8x8 digits, every group sees them turned by another multiple of 90 degrees."""
+"""Rotated digits: scikit-learn's 8x8 digits, which each group sees turned by a different multiple of 90 degrees."""
 
 from __future__ import annotations
 

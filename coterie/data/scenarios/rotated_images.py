@@ -1,4 +1,4 @@
-"""Rotated images: every group sees the same images turned by another multiple of 90 degrees.
+"""Rotated images: each group sees the same images turned by a different multiple of 90 degrees.
 
 The image experiments of Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, 2020.
 """
@@ -23,7 +23,7 @@ HALVES = (0, 180)
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_SD = (0.2470, 0.2435, 0.2616)
-"""Means and standard deviations of the red, green and blue training pixels, relative to 255."""
+"""Means and standard deviations of the red, green and blue training pixels, divided by 255."""
 
 MNIST_RECOMMENDED = {"clusters": 4, "learner": "mlp:hidden=200", "rounds": 300, "local_steps": 10, "lr": 0.1} | {
     "restarts": 5,
@@ -45,10 +45,10 @@ CIFAR_RECOMMENDED = {
 
 @dataclass(frozen=True)
 class Upright:
-    """Images before they are turned."""
+    """Images before rotation."""
 
     x_train: npt.NDArray[np.float32]
-    """(n, ..., H, W), square."""
+    """Square training images, (n, ..., H, W)."""
     y_train: npt.NDArray[np.int64]
     x_test: npt.NDArray[np.float32]
     y_test: npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ def rotated_mnist(*, clients: int = 1200, train_images: int | None = None, seed:
     """60000 images train. Every rotation gets all of them, cut into clients/4 clients (1200: 200 each).
 
     All clients of a rotation share the 10000 test images, turned alike. Pixels are in [0, 1], ink is 1.
-    Bring the data with 'coterie data get mnist'.
+    Download the data with 'coterie data get mnist'.
     """
     return _from_grey("rotated-mnist", "mnist", clients, train_images, seed)
 
@@ -67,7 +67,7 @@ def rotated_fashion_mnist(*, clients: int = 1200, train_images: int | None = Non
     """60000 images train. Every rotation gets all of them, cut into clients/4 clients (1200: 200 each).
 
     All clients of a rotation share the 10000 test images, turned alike. Pixels are in [0, 1].
-    Bring the data with 'coterie data get fashion-mnist'.
+    Download the data with 'coterie data get fashion-mnist'.
     """
     return _from_grey("rotated-fashion-mnist", "fashion-mnist", clients, train_images, seed)
 
@@ -76,7 +76,7 @@ def rotated_cifar10(*, clients: int = 200, train_images: int | None = None, seed
     """50000 images train. Both rotations, 0 and 180, get all of them, cut into clients/2 clients (200: 500 each).
 
     All clients of a rotation share the 10000 test images, turned alike. Each colour has mean 0 and deviation 1 over the
-    training pixels. The paper's "tau = 5, batch 50" is read as 5 epochs of batches of 50. Bring the data with
+    training pixels. The paper's "tau = 5, batch 50" is read as 5 epochs of batches of 50. Download the data with
     'coterie data get cifar10'.
     """
     upright = _upright("cifar10", train_images)
@@ -103,7 +103,7 @@ def rotated(
     *,
     options: Mapping[str, object],
 ) -> FederatedDataset:
-    """All images once for each turn, in different orders, cut into equal clients; tests are shared by a turn."""
+    """Return all images once for each rotation, shuffled and cut into equal clients, which share the test images."""
     sizes = equal_parts(
         len(upright.y_train), _clients_a_turn(clients, turns), f"clients a rotation (clients={clients})"
     )

@@ -20,15 +20,15 @@ FEATURES = (
     *(f"school gender {kind}" for kind in (1, 2, 3)),
     *(f"denomination {kind}" for kind in (1, 2, 3)),
 )
-"""In the order of the published columns (the groups are numbered, since the order of their names is not published).
+"""Names of the features in the order of the published columns; groups are numbered, as their order is not published.
 The last published column is 1 in every row and left out: the learner has an intercept."""
 CLUSTERS = 3
 
 
 def school(*, holdout: float = HOLDOUT, seed: int = 0) -> FederatedDataset:
-    """A client is a school with 22 to 251 pupils; the target is the exam score, 1 to 70. There is no truth.
+    """A client is a school with 22 to 251 pupils; the target is the exam score, 1 to 70. The true groups are unknown.
 
-    Features are standardised; every seed holds out other pupils. Bring your own copy with
+    Features are standardised; the seed determines which pupils are held out. Import your own copy with
     'coterie data import school PATH'.
     """
     rows = load_rows("school")

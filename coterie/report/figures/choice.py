@@ -14,7 +14,7 @@ HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 250.0, 26.0, 42.0, 60.0, 24.0
 
 
 def choice_figure(table: Sequence[Mapping[str, Any]], chosen: int, label: str) -> Markup:
-    """`table` holds clusters, loss, behind, se and agreement; a number of clusters that diverged is left out."""
+    """Return the figure; `table` has clusters, loss, behind, se and agreement, and diverged numbers are left out."""
     rows = [row for row in table if row["loss"] is not None]
     ends = [row["loss"] + sign * (row["se"] or 0) for row in rows for sign in (-1, 1)]
     room = 0.05 * (max(ends) - min(ends)) or 0.5
@@ -51,7 +51,7 @@ def _note(row: Mapping[str, Any]) -> str:
     agreed = row["agreement"]
     words = [f"held-out loss {plain(row['loss'], 4)}"]
     if row["behind"]:
-        words.append(f"{plain(row['behind'], 2)} ± {plain(row['se'], 2)} behind the least")
+        words.append(f"{plain(row['behind'], 2)} ± {plain(row['se'], 2)} behind the lowest")
     if agreed is not None:
         words.append(f"agreement of the trial runs {signed(f'{agreed:.2f}')}")
     return "\n".join(words)

@@ -13,12 +13,12 @@ from coterie.report.figures.titled import faintness, group_class, titled
 from coterie.report.formats import plain, plural
 
 SHOWN = 60
-"""At most this many clients have a row: half of them the largest, half the most deviating."""
+"""Largest number of clients with a row: half of them the largest ones, half those with the largest deviations."""
 LEFT, RIGHT, TOP, BOTTOM, STEP = 132.0, 14.0, 8.0, 42.0, 13.0
 LETTERS = 15
-"""Longer names of clients are cut; the tooltip has the whole name."""
+"""Largest number of characters of a client's name; the tooltip has the whole name."""
 REACH = 3.0
-"""The axis reaches this many times as far as four fifths of the estimates; intervals beyond are cut with an arrow."""
+"""Length of the axis as a multiple of the range of four fifths of the estimates; longer intervals end in an arrow."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _arrow(end: float, y: float, back: float, kind: str) -> Markup:
 
 
 def _summary(at: int, others: Sequence[ClientDiagnosis], x: Scale) -> Markup:
-    """One row for the clients without their own: their mean, weighted by samples, and the middle half of them."""
+    """Return a row for all clients without a row: their mean, weighted by samples, and the middle half of them."""
     y = TOP + STEP * (at + 0.5)
     values = sorted(client.deviation.value for client in others)
     samples = sum(client.samples for client in others)

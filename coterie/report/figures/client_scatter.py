@@ -16,7 +16,7 @@ HEIGHT, MARGIN = 380.0, 16.0
 SMALLEST, LARGEST = 3.0, 9.0
 """Radii of the points."""
 SHOWN = 2000
-"""At most this many clients are drawn: the largest."""
+"""Largest number of clients that are drawn: the largest ones."""
 
 
 def client_scatter(clients: Sequence[ClientDiagnosis], label: str) -> Markup:
@@ -39,7 +39,7 @@ def client_scatter(clients: Sequence[ClientDiagnosis], label: str) -> Markup:
 
 
 def _scales(clients: Sequence[ClientDiagnosis]) -> tuple[Scale, Scale]:
-    """Axes with one unit for both directions, with the origin (the average client) inside."""
+    """Return axes with one unit for both directions, with the origin (the average client) inside."""
     left, right = (bound([0.0, *(client.x for client in clients)]) for bound in (min, max))
     low, high = (bound([0.0, *(client.y for client in clients)]) for bound in (min, max))
     width, height = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN

@@ -1,4 +1,4 @@
-"""A figure of the records by round: a line a method, a band from the least to the greatest seed."""
+"""Figure of the records by round: a line for each method, with a band from the smallest to the largest seed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LABEL_GAP = 15.0
 HOVERS = 80
 """Largest number of rounds with tooltips, which keeps the page small."""
 LEAST, MOST = math.ulp(0.0), sys.float_info.max
-"""The ends of an axis are finite, and above 0 on a logarithmic one."""
+"""Range of the ends of an axis, which are positive on a logarithmic axis."""
 WIDE_RANGE = 12.0
-"""Ratio of the greatest to the least loss from which the axis is logarithmic."""
+"""Ratio of the largest to the smallest loss from which the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method's curve and how it is drawn."""
+    """Curve of a method, with its style."""
 
     name: str
     style: str
@@ -125,7 +125,7 @@ def _stroke(frame: _Frame, each: Line) -> Markup:
 
 
 def _labels(frame: _Frame, lines: Sequence[Line]) -> list[Markup]:
-    """Return each line's name at its end, pushed apart where they would cover one another."""
+    """Return the name of each line at its end, moved so that names do not overlap."""
     ordered = sorted(lines, key=lambda each: frame.y(each.curve.mean[-1]))
     wanted = [frame.y(each.curve.mean[-1]) for each in ordered]
     return [
@@ -135,7 +135,7 @@ def _labels(frame: _Frame, lines: Sequence[Line]) -> list[Markup]:
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Ascending places at least `gap` from one another, near the wanted ones and, if they fit, inside [low, high]."""
+    """Return ascending places at least `gap` apart, near the wanted ones and, if they fit, inside [low, high]."""
     places: list[float] = []
     for want in wanted:
         places.append(max(want, places[-1] + gap) if places else max(want, low))

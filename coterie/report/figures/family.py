@@ -1,4 +1,4 @@
-"""A family tree of clusters: time from left to right, a line for each, branching at splits, joining at mergers."""
+"""Family tree of clusters: time from left to right, a line for each cluster, branches at splits, joins at merges."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ TURN = 5.0
 
 @dataclass(frozen=True)
 class Life:
-    """One cluster from its first round to its last; it lives on through splits, as the first of the parts.
+    """A cluster from its first to its last round; after a split it continues as the first part.
 
     Lives are named by their places in a list of all, in the order in which they began.
     """
 
     begins: int
-    """After which round, counted from one; 0: it was there from the start."""
+    """Round after which it exists, counted from one; 0: from the start."""
     parent: int | None = None
-    """The life it branched off from."""
+    """Life that it branched off from."""
     ends: int | None = None
-    """After which round; None: it is there at the end."""
+    """Round after which it does not exist; None: it exists at the end."""
     joins: int | None = None
-    """The life it was merged into; None for one that was removed."""
+    """Life that it was merged into; None if it was removed."""
     number: int | None = None
-    """Its number at the end."""
+    """Number of the cluster at the end."""
     size: int | None = None
-    """Its clients at the end."""
+    """Number of its clients at the end."""
 
 
 def family_figure(lives: Sequence[Life], rounds: int, label: str) -> Markup:
@@ -58,7 +58,7 @@ def family_figure(lives: Sequence[Life], rounds: int, label: str) -> Markup:
 
 
 def rows_of(lives: Sequence[Life]) -> list[int]:
-    """The row of each life: right below its parent, above the parent's earlier children, so that no branch crosses
+    """Return the row of each life: below its parent, above the parent's earlier children, so that no branch crosses
     a line that is there by then."""
     order: list[int] = []
     for at, life in enumerate(lives):

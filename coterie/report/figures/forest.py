@@ -1,4 +1,4 @@
-"""Coefficients with their intervals: a row for each coefficient, in it a line for each cluster."""
+"""Coefficients with their intervals: a row for each coefficient, with a line for each cluster."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from coterie.report.formats import plain
 
 TOP, BOTTOM, LEFT, RIGHT = 6.0, 26.0, 96.0, 12.0
 STEP, GAP = 9.0, 11.0
-"""Between the lines of one coefficient, and between coefficients."""
+"""Distance between the lines of one coefficient, and between coefficients."""
 LETTERS = 13
-"""Longer names are cut; the tooltip has them whole."""
+"""Largest number of characters of a name; the tooltip has the whole name."""
 
 
 def forest(names: Sequence[str], clusters: Sequence[Mapping[str, Any]], label: str) -> Markup | None:
-    """`clusters` are rows of `metrics["regression"]["clusters"]`; None if there is nothing to draw."""
+    """Return the figure of rows of `metrics["regression"]["clusters"]`; None if there is nothing to draw."""
     values = [v for row in clusters for key in ("low", "high", "estimate") for v in row[key] if v is not None]
     if not values:
         return None

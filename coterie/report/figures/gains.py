@@ -1,4 +1,4 @@
-"""Gains and losses of the clients: one bar for each, from the greatest gain to the greatest loss."""
+"""Gains and losses of the clients: one bar for each, from the largest gain to the largest loss."""
 
 from __future__ import annotations
 

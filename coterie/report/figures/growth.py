@@ -19,10 +19,10 @@ class Change:
     """One change of K."""
 
     round: int
-    """Counted from one; it happened after this round."""
+    """Round after which it happened, counted from one."""
     kind: str
     K: int
-    """Clusters afterwards."""
+    """Number of clusters afterwards."""
     why: str
 
 
@@ -36,7 +36,7 @@ def growth_figure(counts: Sequence[int], changes: Sequence[Change], label: str) 
 
 
 def _steps(counts: Sequence[int], x: Scale, y: Scale) -> list[tuple[float, float]]:
-    """Level until the round that changed it, then straight up or down."""
+    """Return a step function that changes after each round with a change."""
     points = [(x(1), y(counts[0]))]
     for at in range(1, len(counts)):
         points += [(x(at + 1), y(counts[at - 1])), (x(at + 1), y(counts[at]))]
@@ -60,7 +60,7 @@ def _mark(change: Change, x: Scale, y: Scale) -> Markup:
 
 
 def _legend(changes: Sequence[Change]) -> list[Markup]:
-    """Return the kinds of changes that there were, at the top."""
+    """Return a legend of the kinds of changes that occur, at the top."""
     drawn = []
     for at, kind in enumerate(dict.fromkeys(change.kind for change in changes)):
         left = LEFT + 6 + 84 * at

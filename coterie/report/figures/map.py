@@ -1,4 +1,4 @@
-"""The clients as points between the clusters: the better a model fits a client, the nearer it stands to its corner."""
+"""Clients as points between the clusters: the better a model fits a client, the nearer the point is to its corner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 2000
 """Largest number of clients that are drawn; of more, every second (third, ...) one."""
 SHAPES = ("circle", "square", "triangle", "diamond", "down", "cross")
 GOLDEN = math.pi * (3 - math.sqrt(5))
-"""The angle by which sunflower seeds follow one another: no two of them fall on one spot."""
+"""Golden angle, by which the points of a spiral never coincide."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class ClientMap:
 
     svg: Markup
     spread_out: int
-    """Clients drawn next to their true place because others are on it."""
+    """Number of clients that are drawn next to their place because other clients have the same one."""
     shown: int
     elsewhere: int
-    """Clients whose held-out samples another cluster's model fits best; they are drawn hollow."""
+    """Number of clients whose held-out samples the model of another cluster fits best; they are drawn hollow."""
 
 
 def client_map(rows: Sequence[Mapping[str, Any]], truths: Sequence[str], label: str) -> ClientMap | None:
-    """None unless there are losses under at least two models. `truths` fixes which group has which shape."""
+    """Return the map; None without losses under two models. `truths` determines the shape of each group."""
     known = [i for i, row in enumerate(rows) if len(row.get("losses") or ()) > 1]
     if len(known) < 2:
         return None
@@ -83,7 +83,7 @@ def _corner_name(cluster: int, corner: Floats) -> Markup:
 
 
 def spread_out(places: Floats) -> tuple[Floats, list[float], int]:
-    """Points that fall on one spot (to a pixel) become a sunflower around it; also their radii and how many moved."""
+    """Return points without coincidences, which become spirals, their radii and the number of moved points."""
     groups: dict[tuple[int, int], list[int]] = {}
     for i, (x, y) in enumerate(places):
         groups.setdefault((round(x), round(y)), []).append(i)

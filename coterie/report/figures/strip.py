@@ -14,23 +14,23 @@ from coterie.training.records import RoundRecord
 
 LEFT, RIGHT, TOP = 74.0, 8.0, 22.0
 MOVES, GAP, BOTTOM = 54.0, 36.0, 42.0
-"""Heights of the chart of moves, of the room above it, of the axis below it."""
+"""Heights of the chart of moves, of the space above it, and of the axis below it."""
 AREA = 260.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One client through the rounds."""
+    """Clusters of one client over the rounds."""
 
     client: int | None
-    """Its index in the page's data; None when it did not answer in the end."""
+    """Index of the client in the data of the page; None if it did not answer at the end."""
     clusters: tuple[int, ...]
     final: int
     truth: str
 
 
 def formation(run: RunData, label: str) -> Markup | None:
-    """Return the strip where records name every client's cluster, else the sizes; None where they hold neither."""
+    """Return the strip if records contain the cluster of every client, else the sizes; None if they contain neither."""
     records = run.records
     if records and all("assignments" in record for record in records):
         return _strip(run, label)
@@ -40,23 +40,23 @@ def formation(run: RunData, label: str) -> Markup | None:
 
 
 def is_strip(run: RunData) -> bool:
-    """Whether single clients can be seen."""
+    """Whether single clients are visible."""
     return bool(run.records) and all("assignments" in record for record in run.records)
 
 
 def leaders(run: RunData) -> list[tuple[int, int, int]]:
     """Return (first round, last round, restart) for each leading restart, rounds counted from one."""
-    if not run.records or any("start" not in record for record in run.records):
+    if not run.records or any("restart" not in record for record in run.records):
         return []
     return [
         (part[0][0] + 1, part[-1][0] + 1, start)
-        for start, group in groupby(enumerate(r["start"] for r in run.records), key=lambda pair: pair[1])
+        for start, group in groupby(enumerate(r["restart"] for r in run.records), key=lambda pair: pair[1])
         if (part := list(group))
     ]
 
 
 def seen(run: RunData) -> list[int]:
-    """Return every cluster that held a client in some round or in the end."""
+    """Return every cluster that has a client in some round or at the end."""
     found = {row.cluster for row in run.clients}
     for record in run.records:
         found |= set(record.get("assignments", ()))
@@ -67,7 +67,7 @@ def seen(run: RunData) -> list[int]:
 def rows_of(run: RunData) -> list[Row]:
     """Return all clients, ordered by final cluster, then true group, then as they came."""
     series = list(zip(*(record["assignments"] for record in run.records), strict=True))
-    # the final rows name only those who answered; positions match only when all did
+    # the final rows name only the clients that answered; positions match only when all did
     same = len(series) == len(run.clients)
     rows = [
         Row(i if same else None, moves, run.clients[i].cluster, str(run.clients[i].get("truth", "")))
@@ -109,13 +109,13 @@ def _rounds(run: RunData) -> Scale:
 
 
 def _segments(run: RunData) -> list[bool]:
-    """For each round whether another restart led than the one that won: its clusters are not the final ones."""
-    won = run.metrics.get("start")
-    return [won is not None and record.get("start", won) != won for record in run.records]
+    """Return for each round whether another restart than the final one was best."""
+    won = run.metrics.get("restart")
+    return [won is not None and record.get("restart", won) != won for record in run.records]
 
 
 def _runs(clusters: Sequence[int], other: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """Return stretches in which both stay the same: (first column, column after the last, cluster, the other)."""
+    """Return intervals in which both stay the same: (first column, column after the last, cluster, the other)."""
     found, begin = [], 0
     for at in range(1, len(clusters) + 1):
         if at == len(clusters) or (clusters[at], other[at]) != (clusters[begin], other[begin]):
@@ -125,7 +125,7 @@ def _runs(clusters: Sequence[int], other: Sequence[int]) -> list[tuple[int, int,
 
 
 def story(clusters: Sequence[int], starts: Sequence[int] = (), most: int = 6) -> str:
-    """`rounds 1 to 3: cluster 2` and so on, one line a stretch; `starts` names the leading restart of each round."""
+    """Return lines such as `rounds 1 to 3: cluster 2`; `starts` is the leading restart of each round."""
     words = []
     several = len(set(starts)) > 1
     for a, b, k, start in _runs(clusters, starts if several else [0] * len(clusters)):
@@ -138,7 +138,7 @@ def story(clusters: Sequence[int], starts: Sequence[int] = (), most: int = 6) ->
 
 
 def _blocks(rows: Sequence[Row], high: float) -> list[Markup]:
-    """Names and rules of the final clusters at the left."""
+    """Return the names of the final clusters at the left, and lines between them."""
     drawn, at = [], 0
     for final, group in groupby(row.final for row in rows):
         size = len(list(group))
@@ -152,7 +152,7 @@ def _blocks(rows: Sequence[Row], high: float) -> list[Markup]:
 
 
 def _leads(run: RunData, x: Scale, floor: float) -> list[Markup]:
-    """Return a rule wherever another restart took the lead, with the numbers of the restarts above."""
+    """Return a line where another restart took the lead, with the numbers of the restarts above it."""
     parts = leaders(run)
     if len(parts) < 2:
         return []
@@ -196,7 +196,7 @@ def _moved_note(record: RoundRecord, number: int) -> str:
 
 
 def _areas(run: RunData, label: str) -> Markup:
-    """Return sizes of the clusters stacked over the rounds; clients not heard yet on top."""
+    """Return sizes of the clusters stacked over the rounds; clients that have not answered yet on top."""
     x = _rounds(run)
     m = max(len(run.clients), *(sum(record["sizes"]) for record in run.records))
     y = Scale(0, m, TOP + AREA, TOP)

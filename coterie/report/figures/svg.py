@@ -11,17 +11,17 @@ from markupsafe import Markup, escape
 from coterie.report.formats import signed
 
 WIDTH = 460
-"""Every figure is drawn this wide, in units that are pixels on a common screen; it scales to its card."""
+"""Width of every figure in pixels of a common screen; figures scale to their card."""
 COLOURS = 10
-"""Distinct colours of clusters in the style sheet (classes c0 to c9); later clusters start over."""
+"""Number of colours of clusters in the style sheet (classes c0 to c9), which repeat for later clusters."""
 LEAST_STEP, MOST_STEP, MOST_POWER = 1e-300, 1e300, 307
-"""Beyond these, steps between round numbers cannot be computed in floats."""
+"""Limits within which steps between round numbers can be computed in floating point."""
 MOST_POWERS = 12
-"""Powers of ten with a label on an axis; of more, every second (third, ...) one has it."""
+"""Largest number of powers of ten with a label on an axis; of more, every second (third, ...) one has a label."""
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """An element; text and attributes are escaped, None attributes left out, `class_` and `data_x` spelled for SVG."""
+    """Return an element; text and attributes are escaped, and attributes that are None are left out."""
     words = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
         for key, value in attributes.items()
@@ -63,18 +63,18 @@ def path(points: Sequence[tuple[float, float]], class_: str, closed: bool = Fals
 
 
 def mark(*children: object, client: int | None = None, title: str | None = None, note: str | None = None) -> Markup:
-    """Something that can be pointed at: a client (its facts are in the page's data), or a title with lines of text."""
+    """Return an element with a tooltip: of a client (from the data of the page), or a title with lines of text."""
     return tag("g", *children, class_="mark", data_client=client, data_title=title, data_note=note)
 
 
 def colour(cluster: int) -> str:
-    """Return the class that colours a cluster; a client not heard yet is grey."""
+    """Return the class that colours a cluster; clients that have not answered yet are grey."""
     return f"c{cluster % COLOURS}" if cluster >= 0 else "unheard"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps numbers to places, evenly or by their logarithm."""
+    """Map from numbers to places, linear or logarithmic."""
 
     low: float
     high: float
@@ -107,7 +107,7 @@ def even_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten; only the powers where that would crowd."""
+    """Return 1, 2 and 5 times the powers of ten, or only the powers if these are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     powers = range(first, min(last, MOST_POWER) + 1, 1 + (last - first) // MOST_POWERS)
     factors = (1, 2, 5) if high / low < 300 else (1,)

@@ -34,10 +34,22 @@ POLISHED = 1e-8
 
 
 class Kernels(Protocol):
-    """Passes over pairs of nodes; see `convex_numpy` for their description."""
+    """Passes over pairs of nodes or edges; see `convex_numpy` for their description."""
 
     CYCLIC_LIMIT: int
 
+    def edge_ascent(
+        self,
+        duals: Points,
+        before: Points,
+        centres: Points,
+        sizes: Points,
+        ends: Labels,
+        steps: Points,
+        radii: Points,
+        inertia: float,
+        passes: int,
+    ) -> tuple[Points, Points, float]: ...
     def cyclic_pass(self, duals: Points, points: Points, sizes: Points, lam: float) -> None: ...
     def accelerated_pass(
         self, duals: Points, before: Points, points: Points, sizes: Points, lam: float, momentum: float

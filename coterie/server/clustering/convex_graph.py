@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.server.clustering.convex_dual import FLOOR, POLISHED, ROUNDS, largest_jump
+from coterie.server.clustering.convex_dual import FLOOR, POLISHED, ROUNDS, Kernels, best_kernels, largest_jump
 from coterie.server.clustering.convex_nodes import ROUNDING
 from coterie.server.clustering.convex_numpy import shortened
 from coterie.server.clustering.partition import Labels, Points, by_first_appearance, totals
@@ -56,6 +56,11 @@ class Graph:
         return csr_matrix((values, self.ends.ravel(), np.arange(0, 2 * E + 1, 2)), shape=(E, self.K))
 
     @cached_property
+    def at_nodes(self) -> Any:
+        """Transpose of the incidence matrix, (K, E), which sums over the edges of each node."""
+        return self.incidence.T.tocsr()
+
+    @cached_property
     def steps(self) -> Points:
         """Step size of each edge, (E,), with which the ascent never overshoots: |sum of z|^2 <= degree sum of |z|^2."""
         load = np.bincount(self.ends.ravel(), minlength=self.K) / self.sizes
@@ -66,11 +71,11 @@ class Graph:
         """Connected component of each node, (K,)."""
         from scipy.sparse.csgraph import connected_components  # slow to import
 
-        return by_first_appearance(connected_components(abs(self.incidence.T) @ abs(self.incidence), directed=False)[1])
+        return by_first_appearance(connected_components(abs(self.at_nodes) @ abs(self.incidence), directed=False)[1])
 
     def points(self, duals: Points) -> Points:
         """Return the points u, (K, d), for duals (E, d)."""
-        found: Points = self.centres - (self.incidence.T @ duals) / self.sizes[:, None]
+        found: Points = self.centres - (self.at_nodes @ duals) / self.sizes[:, None]
         return found
 
     def value(self, duals: Points, lam: float) -> tuple[float, float]:
@@ -130,7 +135,7 @@ class Graph:
         from scipy.sparse.linalg import splu  # slow to import
 
         weighted = self.incidence.multiply(self.weights[:, None])
-        return splu((self.incidence.T @ weighted).tocsc()[1:, 1:])
+        return splu((self.at_nodes @ weighted).tocsc()[1:, 1:])
 
 
 def nearest_neighbours(points: Points, neighbours: int, decay: float) -> Graph:
@@ -241,28 +246,34 @@ class EdgeAscent:
         graph: The graph.
         lam: The lambda.
         duals: Initial duals, (E, d).
+        kernels: Compiled or plain passes; None: the faster ones that are available.
     """
 
-    def __init__(self, graph: Graph, lam: float, duals: Points) -> None:
+    def __init__(self, graph: Graph, lam: float, duals: Points, kernels: Kernels | None = None) -> None:
         self.graph, self.lam, self.duals = graph, lam, duals
         self.before, self.inertia, self.passes = duals, 1.0, 0
+        self.kernels = kernels or best_kernels()
 
     def run(self, passes: int) -> None:
         """Take steps of all duals with momentum, which is reset when it points against the step."""
         self.passes += passes
-        radii, steps = self.lam * self.graph.weights, self.graph.steps[:, None]
-        for _ in range(passes):
-            inertia = (1 + math.sqrt(1 + 4 * self.inertia**2)) / 2
-            ahead = self.duals + (self.inertia - 1) / inertia * (self.duals - self.before)
-            new = shortened(ahead + steps * (self.graph.incidence @ self.graph.points(ahead)), radii)
-            against = float((((ahead - new) * (new - self.duals)) / steps).sum())
-            self.before, self.duals = self.duals, new
-            self.inertia = 1.0 if against > 0 else inertia
+        graph = self.graph
+        self.duals, self.before, self.inertia = self.kernels.edge_ascent(
+            self.duals,
+            self.before,
+            graph.centres,
+            graph.sizes,
+            graph.ends,
+            graph.steps,
+            self.lam * graph.weights,
+            self.inertia,
+            passes,
+        )
 
     def merged(self, labels: Labels) -> EdgeAscent:
         """Return the state of the smaller problem with clusters `labels` (K,) as nodes."""
         graph, duals = self.graph.merged(labels, self.duals)
-        return EdgeAscent(graph, self.lam, duals)
+        return EdgeAscent(graph, self.lam, duals, self.kernels)
 
 
 def _candidate(ascent: EdgeAscent) -> Labels:
@@ -351,7 +362,7 @@ def _carries(part: Graph, duals: Points, demand: Points, doubt: float, lam: floa
     for r in range(ROUNDS + 1):
         if r > 0:
             duals = shortened(duals, (1.0 - 10.0 ** (-1.0 - r / 5.0)) * lam * part.weights)
-        duals = duals + part.carried(demand - part.incidence.T @ duals)
+        duals = duals + part.carried(demand - part.at_nodes @ duals)
         if (np.linalg.norm(duals, axis=1) + doubt <= lam * part.weights).all():
             return True
     return False

@@ -24,6 +24,47 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_compiled
+def edge_ascent(duals, before, centres, sizes, ends, steps, radii, inertia, passes):  # type: ignore[no-untyped-def]
+    """See `convex_numpy.edge_ascent`."""
+    E, d = duals.shape
+    duals, before = duals.copy(), before.copy()
+    sums, points = np.empty_like(centres), np.empty_like(centres)
+    ahead, moved = np.empty(d), np.empty(d)
+    for _ in range(passes):
+        following = (1.0 + np.sqrt(1.0 + 4.0 * inertia * inertia)) / 2.0
+        momentum = (inertia - 1.0) / following
+        sums[:] = 0.0
+        for e in range(E):
+            k, j = ends[e, 0], ends[e, 1]
+            for c in range(d):
+                value = duals[e, c] + momentum * (duals[e, c] - before[e, c])
+                sums[k, c] += value
+                sums[j, c] -= value
+        for k in range(len(sizes)):
+            for c in range(d):
+                points[k, c] = centres[k, c] - sums[k, c] / sizes[k]
+        against = 0.0
+        for e in range(E):
+            k, j = ends[e, 0], ends[e, 1]
+            square = 0.0
+            for c in range(d):
+                ahead[c] = duals[e, c] + momentum * (duals[e, c] - before[e, c])
+                moved[c] = ahead[c] + steps[e] * (points[k, c] - points[j, c])
+                square += moved[c] * moved[c]
+            scale = 1.0 if square <= radii[e] * radii[e] else radii[e] / np.sqrt(square)
+            turn = 0.0
+            for c in range(d):
+                value = scale * moved[c]
+                old = duals[e, c]
+                turn += (ahead[c] - value) * (value - old)
+                before[e, c] = old
+                duals[e, c] = value
+            against += turn / steps[e]
+        inertia = 1.0 if against > 0.0 else following
+    return duals, before, inertia
+
+
+@_compiled
 def cyclic_pass(duals, points, sizes, lam):  # type: ignore[no-untyped-def]
     """Optimise the dual of one pair after the other with all others fixed; update `duals` and `points` in place."""
     K, d = points.shape

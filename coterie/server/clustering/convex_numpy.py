@@ -12,6 +12,7 @@ node with all later nodes are adjacent. Arrays:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -41,6 +42,48 @@ def shortened(vectors: Floats, radii: Floats) -> Floats:
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     scale = np.minimum(1.0, radii / np.maximum(lengths, np.finfo(float).tiny))
     return np.asarray(vectors * scale[:, None])
+
+
+def edge_ascent(
+    duals: Floats,
+    before: Floats,
+    centres: Floats,
+    sizes: Floats,
+    ends: Whole,
+    steps: Floats,
+    radii: Floats,
+    inertia: float,
+    passes: int,
+) -> tuple[Floats, Floats, float]:
+    """Take accelerated steps of the duals of E weighted edges; the momentum is reset when it points against a step.
+
+    Args:
+        duals: Dual of each edge, (E, d).
+        before: Duals before the previous step, (E, d).
+        centres: Mean of the points of each node, (K, d).
+        sizes: Number of points of each node, (K,).
+        ends: Nodes of each edge, (E, 2); a dual acts on the first one with the sign +, on the second one with -.
+        steps: Step size of each edge, (E,).
+        radii: Maximum length of each dual, (E,).
+        inertia: Number from which the momentum of the next step is computed.
+        passes: Number of steps.
+
+    Returns:
+        The duals, those before the last step, and the inertia.
+    """
+    one, other = ends[:, 0], ends[:, 1]
+    for _ in range(passes):
+        following = (1 + math.sqrt(1 + 4 * inertia**2)) / 2
+        ahead = duals + (inertia - 1) / following * (duals - before)
+        sums = np.zeros_like(centres)
+        np.add.at(sums, one, ahead)
+        np.subtract.at(sums, other, ahead)
+        points = centres - sums / sizes[:, None]
+        new = shortened(ahead + steps[:, None] * (points[one] - points[other]), radii)
+        against = float((((ahead - new) * (new - duals)) / steps[:, None]).sum())
+        before, duals = duals, new
+        inertia = 1.0 if against > 0 else following
+    return duals, before, inertia
 
 
 def cyclic_pass(duals: Floats, points: Floats, sizes: Floats, lam: float) -> None:

@@ -20,6 +20,12 @@ class AssignmentRule(ClientAlgorithm):
     """How clients are assigned to clusters: what they compute in a round, and how the server aggregates their replies.
 
     The default server half is for clients that are members of one cluster.
+
+    Example:
+        >>> from coterie.core.plain import from_text
+        >>> from coterie.tiers import AssignmentRule
+        >>> from_text(AssignmentRule, "em-mixture:mu=0.4")
+        EMMixture(mu=0.4)
     """
 
     def server_placing(self, objective: Objective) -> Placing:

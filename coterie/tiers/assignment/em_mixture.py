@@ -35,15 +35,15 @@ class Responsibilities:
     """Responsibilities of the components for the samples of a block's clients."""
 
     gamma: Tensor
-    """(B, n, R, P) responsibilities of the components."""
+    """Responsibilities of the components, (B, n, R, P)."""
     by_client: Tensor
-    """(B, n, R, P) responsibilities under the client's weights alone; their mean is the client's new weights."""
+    """Responsibilities under the client's weights alone, (B, n, R, P); their mean is the client's new weights."""
     shares: Tensor
-    """(B, n, R, K) gamma summed by cluster."""
+    """Gamma summed by cluster, (B, n, R, K)."""
     likelihood: Tensor
-    """(B, n, R) log-likelihood of each sample under the client's mixture."""
+    """Log-likelihood of each sample under the client's mixture, (B, n, R)."""
     penalty: Tensor | None
-    """(B, R) mean of (1 - mu) / mu KL(w, w_j) over a client's samples, with its previous weights; None if mu is 0."""
+    """Mean of (1 - mu) / mu KL(w, w_j) over a client's samples, with its previous weights, (B, R); None if mu is 0."""
     seen: Tensor | None
     """Input of the objective besides the labels."""
 
@@ -130,7 +130,7 @@ class EMMixture(AssignmentRule):
         loss = _weighted_loss(block, found, shared.losses)
         likelihood = block.mean(found.likelihood)
         assignment = Assignment(torch.arange(clusters.K), {}, best(own).cpu(), loss, likelihood=likelihood)
-        work.builder.start(places, block, assignment)
+        work.builder.start(places, block.sizes, assignment)
         body, heads = train_heads(work, shared, shared.heads, block, found.shares[:, :, 0])
         _send_heads(work, places, block, loss, own[:, 0], body, heads)
         self._finish(work, places, block, found, shared.z)

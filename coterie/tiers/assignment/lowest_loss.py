@@ -78,10 +78,21 @@ def _randomised(work: ClientRound, places: Positions, chosen: Tensor) -> Tensor:
 @register("single-cluster")
 @dataclass(frozen=True)
 class SingleCluster(Choosing):
-    """All clients are members of the only cluster."""
+    """All clients are members of the only cluster.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import SingleCluster
+        >>> Tiered(assignment=SingleCluster()).tiers().K
+        1
+    """
 
     single: ClassVar[bool] = True
     cluster_row: ClassVar[str] = "always 0"
+
+    @property
+    def takes_best(self) -> bool:
+        return type(self) is SingleCluster  # a subclass may do something else
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return torch.zeros(scores.shape[:2], dtype=torch.int64, device=scores.device)
@@ -99,6 +110,10 @@ class LowestLoss(Choosing):
         >>> LowestLoss().client_choose(scores).tolist()
         [[1]]
     """
+
+    @property
+    def takes_best(self) -> bool:
+        return type(self) is LowestLoss  # a subclass may do something else
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return best(scores)

@@ -27,6 +27,12 @@ class NearestParameters(AssignmentRule):
     """A client trains its cluster's model, then joins the cluster whose model is nearest to the trained one.
 
     It keeps its cluster from round to round; in the first round it joins the cluster with the lowest loss. (FeSEM)
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import NearestParameters
+        >>> Tiered(assignment=NearestParameters(), clusters=3).tiers().assignment.keeps
+        True
     """
 
     keeps: ClassVar[bool] = True
@@ -100,7 +106,7 @@ class NearestParameters(AssignmentRule):
         weight = work.weight(places, block, assignment)
         finite = finite_models(moved | {name: p[:, None] for name, p in body.items()})
         weight = torch.where(finite, weight, 0)
-        work.builder.start(places, block, assignment)
+        work.builder.start(places, block.sizes, assignment)
         if body:
             work.builder.add_body(body, weight[:, 0])
         restarts = torch.arange(clusters.restarts)

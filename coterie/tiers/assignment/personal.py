@@ -137,6 +137,11 @@ class CountShares(PersonalModels):
 
     The client trains a personal model, pulled towards the mixture of the clusters' models with weights u. A cluster's
     model is the mean of the personal models, weighted by u. (FedSoft)
+
+    Example:
+        >>> from coterie.tiers import CountShares
+        >>> CountShares(every=2).personal
+        True
     """
 
     every: int = 1
@@ -163,6 +168,11 @@ class PersonalEM(PersonalModels):
     """w_k is the mean responsibility of cluster k for a client's samples, as in `em-mixture`. (HCFL+ with FedSoft)
 
     As in `count-shares`, the client trains one personal model, pulled towards the mixture with weights w.
+
+    Example:
+        >>> from coterie.tiers import PersonalEM
+        >>> PersonalEM().personal
+        True
     """
 
     def client_share(self, losses: Tensor, real: Tensor, before: Tensor) -> Tensor:
@@ -191,7 +201,7 @@ def _send(
     clusters = work.broadcast.clusters
     assignment = Assignment(torch.arange(clusters.restarts * clusters.K), {}, work.first + best(shares).cpu(), loss)
     finite = finite_models(trained | {name: p[:, None] for name, p in body.items()}) & loss.isfinite()
-    work.builder.start(places, block, assignment)
+    work.builder.start(places, block.sizes, assignment)
     work.builder.accept(places, torch.arange(clusters.restarts), finite.cpu())
     work.builder.paths.add(work.settings.work.path("by-client"))
     if body:

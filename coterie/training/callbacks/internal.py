@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 
 from coterie.core.state import ServerState
-from coterie.engines.in_process import InProcess
 from coterie.engines.remote import RemoteClients
+from coterie.engines.simulation import Simulation
 from coterie.training.budget import Spending
 from coterie.training.callbacks.base import Callback, Progress, TrainingRun
 from coterie.training.exploding import EXPLODED, has_exploded
@@ -116,7 +116,7 @@ def counts_questions(plan: Plan) -> bool:
 
     A resumed simulation gives the same answers again; remote clients draw new noise, so their answers count again.
     """
-    return plan.tiers.privacy is not None and not isinstance(plan.federation, InProcess)
+    return plan.tiers.privacy is not None and not isinstance(plan.federation, Simulation)
 
 
 @dataclass

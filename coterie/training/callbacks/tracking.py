@@ -85,6 +85,23 @@ class Tracker(Callback, family="tracker"):
     A tracker that the command line can name is a registered dataclass. An exception in a tracker never ends the
     training run: it is reported once as a `TrackerWarning`, and the tracker does nothing for the rest of the run.
     Trackers are not frozen, because they hold the open session.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.callbacks import Session, Tracker
+        >>> class Printer(Tracker):
+        ...     def open(self, run, known):
+        ...         return PrinterSession()
+        >>> class PrinterSession(Session):
+        ...     def log(self, figures, step):
+        ...         print(f"round {step}: {figures['answered']:.0f} clients")
+        ...     def close(self, outcome):
+        ...         print(outcome.status)
+        >>> data = coterie.scenario("mixed-regression", clients=8)
+        >>> result = coterie.fit(data, "ifca", clusters=2, rounds=2, callbacks=[Printer()])
+        round 0: 8 clients
+        round 1: 8 clients
+        finished
     """
 
     packages: ClassVar[tuple[str, ...]] = ()
@@ -180,6 +197,11 @@ def tracker_from_text(text: str) -> Tracker:
 
     Raises:
         ConfigError: if the tracker or a setting is unknown, or the tracker's package is not installed.
+
+    Example:
+        >>> from coterie.callbacks import tracker_from_text
+        >>> tracker_from_text("csv:path=rounds.csv").path
+        'rounds.csv'
     """
     tracker: Tracker = from_text(Tracker, text)
     return tracker

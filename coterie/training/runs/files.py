@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from safetensors import SafetensorError
-from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from coterie.errors import ConfigError, RunError, StorageError
+from coterie.errors import RunError, StorageError
 from coterie.files import write_atomically, write_json
 
 CHECKSUM = "checksum"
@@ -97,20 +95,3 @@ def file_sha256(path: Path) -> str:
 def tensor_bytes(arrays: Mapping[str, Tensor]) -> bytes:
     """Return named tensors in the safetensors format."""
     return safetensors_bytes({name: a.detach().cpu().contiguous() for name, a in arrays.items()})
-
-
-def read_tensors(source: str) -> dict[str, Tensor]:
-    """Return named tensors from a safetensors file that a user names.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
-    try:
-        arrays: dict[str, Tensor] = safetensors_load(Path(source).expanduser().read_bytes())
-    except (OSError, SafetensorError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error).splitlines()[0]
-        raise ConfigError(
-            f"{source!r} must be a safetensors file, but it cannot be read ({reason}): write one with "
-            "safetensors.torch.save_file(model.state_dict(), path)"
-        ) from None
-    return arrays

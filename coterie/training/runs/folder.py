@@ -7,22 +7,23 @@
     diagnosis.json       with method=auto: the diagnosis that chose the method
     manifest.json        SHA-256 of all files that results depend on
     trials.jsonl         with clusters=auto: the results of finished trial runs
-    beginning.json       findings of the initialisation, and the options that it set, if there are any
+    initialization.json  findings of the initialisation, and the options that it set, if there are any
     asked.json           for private runs with remote clients: the rounds in which clients were asked
     records.jsonl        one line per round
     checkpoints/         the last few states of the server
     best/                with patience on validation samples: the states with the lowest validation loss so far
     models.safetensors   final models, "0/weight", "1/weight", ...
-    beside.safetensors   extra arrays that predictions need, if there are any
+    extra.safetensors    extra arrays that predictions need, if there are any
     result.json          final figures, and one row for each client
     report.html
     .lock                while the run is unfinished
 
 The order of writes makes a run resumable after a kill at any moment. Creation: versions.json, asked.json,
-diagnosis.json, manifest.json, config.toml. Initialisation: beginning.json, then the checkpoint of round 0. A round:
-asked.json, records.jsonl, then, if due, best/ and the checkpoint, whose header contains the digests of the records so
-far, of beginning.json and of the best state. End: models.safetensors, manifest.json, result.json. A folder with
-config.toml can be resumed, one with result.json is complete; anything in between is repeated with the same result.
+diagnosis.json, manifest.json, config.toml. Initialisation: initialization.json, then the checkpoint of round 0. A
+round: asked.json, records.jsonl, then, if due, best/ and the checkpoint, whose header contains the digests of the
+records so far, of initialization.json and of the best state. End: models.safetensors, manifest.json, result.json. A
+folder with config.toml can be resumed, one with result.json is complete; anything in between is repeated with the same
+result.
 """
 
 from __future__ import annotations
@@ -73,29 +74,31 @@ from coterie.training.runs.ledger import LEDGER, check_ledger, read_ledger, writ
 from coterie.training.runs.locking import alone_in, claimed, is_empty, is_versions_file, names_in, remove_lock
 from coterie.training.runs.manifest import FORMAT, MANIFEST, Manifest
 
-CONFIG, VERSIONS, BEGINNING, RECORDS, TRIALS = (
+CONFIG, VERSIONS, INITIALIZATION, RECORDS, TRIALS = (
     "config.toml",
     "versions.json",
-    "beginning.json",
+    "initialization.json",
     "records.jsonl",
     "trials.jsonl",
 )
 DIAGNOSIS = "diagnosis.json"
-MODELS, EXTRA_ARRAYS, RESULT = "models.safetensors", "beside.safetensors", "result.json"
+MODELS, EXTRA_ARRAYS, RESULT = "models.safetensors", "extra.safetensors", "result.json"
 CHECKPOINTS, BEST = "checkpoints", "best"
+EARLIER_NAMES = {INITIALIZATION: "beginning.json", EXTRA_ARRAYS: "beside.safetensors"}
+"""Names that these files have in folders of earlier versions."""
 CREATED = (VERSIONS, CONFIG)
-"""Files that never change after the creation, besides diagnosis.json, which few folders have."""
-MADE_FIRST = {CONFIG, MANIFEST, LEDGER, VERSIONS, BEGINNING, CHECKPOINTS, DIAGNOSIS}
+"""Files that never change after the creation, except for diagnosis.json, which few folders have."""
+MADE_FIRST = {CONFIG, MANIFEST, LEDGER, VERSIONS, INITIALIZATION, CHECKPOINTS, DIAGNOSIS}
 """Possible content of a folder in which no round and no trial run was finished."""
 SETTLED = "settled"
-"""Key in beginning.json of the options that the initialisation set."""
+"""Key in initialization.json of the options that the initialisation set."""
 
 
 class ResumePoint(NamedTuple):
     """The state from which an interrupted run continues."""
 
     state: ServerState | None
-    """The state; None: the run starts from its beginning."""
+    """The state; None: the run starts with its initialisation."""
     records: list[RoundRecord]
     """Records of the rounds before the state."""
     best: ServerState | None
@@ -299,34 +302,40 @@ class RunFolder:
         """Return the log of the run's finished trial runs."""
         return TrialLog(self.path / TRIALS, file_sha256(self.path / CONFIG))
 
-    def begin(self, found: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
+    def initialize(self, found: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
         """Store the findings of the initialisation, the options that it set, and the first state."""
-        with writing(self.path / BEGINNING):
+        with writing(self.path / INITIALIZATION):
             if found or settled:
-                write_json(self.path / BEGINNING, {**found, **({SETTLED: dict(settled)} if settled else {})})
+                write_json(self.path / INITIALIZATION, {**found, **({SETTLED: dict(settled)} if settled else {})})
             else:
-                (self.path / BEGINNING).unlink(missing_ok=True)
+                (self.path / INITIALIZATION).unlink(missing_ok=True)
         self.checkpoint(state)
 
-    def begin_again(self, found: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
-        """Discard all rounds and begin again; see `begin`."""
+    def initialize_again(self, found: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
+        """Discard all rounds and initialise the run again; see `initialize`."""
         self._records.cut(0)
         drop_others(self.path / CHECKPOINTS, None)
         drop_others(self.path / BEST, None)
-        self.begin(found, settled, state)
+        self.initialize(found, settled, state)
 
     @property
-    def beginning(self) -> dict[str, Any]:
+    def findings(self) -> dict[str, Any]:
         """Findings of the initialisation."""
-        return {name: value for name, value in self._begun().items() if name != SETTLED}
+        return {name: value for name, value in self._initialization().items() if name != SETTLED}
 
     @property
     def settled(self) -> dict[str, Any]:
         """Options that the initialisation set."""
-        return dict(self._begun().get(SETTLED, {}))
+        return dict(self._initialization().get(SETTLED, {}))
 
-    def _begun(self) -> dict[str, Any]:
-        return self._json(BEGINNING) if (self.path / BEGINNING).is_file() else {}
+    def _initialization(self) -> dict[str, Any]:
+        name = self._name_of(INITIALIZATION)
+        return self._json(name) if (self.path / name).is_file() else {}
+
+    def _name_of(self, name: str) -> str:
+        """Return the name of a file in this folder, which an earlier version may have written."""
+        earlier = EARLIER_NAMES[name]
+        return earlier if (self.path / earlier).is_file() else name
 
     # ---- during the run -------------------------------------------------------------------------------------
 
@@ -351,7 +360,7 @@ class RunFolder:
         manifest = self.manifest
         facts: dict[str, Any] = {
             "records_sha256": self._records.digest,
-            "beginning_sha256": self._digest_of_beginning(),
+            "initialization_sha256": self._digest_of_initialization(),
             "asked": len(self.asked()) if manifest is not None and manifest.ledger else 0,
         }
         with writing(self.path / CHECKPOINTS):
@@ -359,8 +368,8 @@ class RunFolder:
                 facts["best"] = {"round": best.round, "sha256": save_checkpoint(self.path / BEST, best)}
             save_checkpoint(self.path / CHECKPOINTS, state, facts)
 
-    def _digest_of_beginning(self) -> str | None:
-        return file_sha256(self.path / BEGINNING) if (self.path / BEGINNING).is_file() else None
+    def _digest_of_initialization(self) -> str | None:
+        return file_sha256(self.path / INITIALIZATION) if (self.path / INITIALIZATION).is_file() else None
 
     def oldest_accepted(self) -> Tensor | None:
         """Return each client's last accepted round in the oldest checkpoint from which the run may resume, (m,).
@@ -380,8 +389,8 @@ class RunFolder:
         def check(facts: Facts) -> None:
             if facts["round"] > len(records) or sha256(joined(lines[: facts["round"]])) != facts["records_sha256"]:
                 raise ValueError(f"{RECORDS} does not match it")
-            if facts["beginning_sha256"] != self._digest_of_beginning():
-                raise ValueError(f"{BEGINNING} does not match it")
+            if facts["initialization_sha256"] != self._digest_of_initialization():
+                raise ValueError(f"{INITIALIZATION} does not match it")
             self._best_of(facts)
 
         found = newest_checkpoint(self.path / CHECKPOINTS, warn, check)
@@ -439,13 +448,14 @@ class RunFolder:
 
     def _digests_so_far(self) -> dict[str, str]:
         """Return the digests of the files that were written during the run."""
-        paths = [self.path / name for name in (BEGINNING, LEDGER, RECORDS, "federation.json")]
+        paths = [self.path / name for name in (INITIALIZATION, LEDGER, RECORDS, "federation.json")]
         paths += [header for part in (CHECKPOINTS, BEST) for header in headers_in(self.path / part)]
         return {path.relative_to(self.path).as_posix(): file_sha256(path) for path in paths if path.is_file()}
 
     def extra_arrays(self) -> Params:
         """Return the extra arrays that `finish` received."""
-        return self._arrays(EXTRA_ARRAYS) if (self.path / EXTRA_ARRAYS).is_file() else {}
+        name = self._name_of(EXTRA_ARRAYS)
+        return self._arrays(name) if (self.path / name).is_file() else {}
 
     def models(self) -> list[Params]:
         """Return the final models, one dict per cluster."""
@@ -507,7 +517,7 @@ def _clear(path: Path) -> None:
             for arrays in (path / CHECKPOINTS).glob("round-*.safetensors"):
                 arrays.unlink()
             (path / CHECKPOINTS).rmdir()
-        for name in (CONFIG, MANIFEST, DIAGNOSIS, LEDGER, BEGINNING, VERSIONS):
+        for name in (CONFIG, MANIFEST, DIAGNOSIS, LEDGER, INITIALIZATION, VERSIONS):
             (path / name).unlink(missing_ok=True)
 
 

@@ -128,4 +128,7 @@ def is_versions_file(path: Path) -> bool:
 
 
 def _taken(path: Path) -> RunError:
-    return RunError(f"{path} exists already: choose another folder with out, or continue with 'coterie resume {path}'")
+    return RunError(
+        f"{path} exists already and is not empty: choose another folder, or resume the run in it with "
+        f"'coterie resume {path}'"
+    )

@@ -15,9 +15,9 @@ from coterie.errors import RunError
 from coterie.training.runs.files import file_sha256, read_checked_json, unreadable, write_checked_json
 
 MANIFEST = "manifest.json"
-FORMAT = 3
-"""Version of the layout of a run folder. Folders of format 1 have no manifest; those of format 2 have other names of
-options and other checkpoints, so finished runs can be read but unfinished ones cannot be resumed."""
+FORMAT = 4
+"""Version of the layout of a run folder. Folders of format 1 have no manifest; those of formats 2 and 3
+have other names of files, options or arrays, so finished runs can be read but unfinished ones cannot be resumed."""
 
 
 @dataclass(frozen=True)

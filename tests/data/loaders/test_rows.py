@@ -1,4 +1,4 @@
-"""Rows of numbers that belong to clients: read from npz and MATLAB files, checked, kept beside the images."""
+"""Rows of numbers that belong to clients: read from npz and MATLAB files, checked, kept next to the images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEMNIST: writers are clients, ink is 1, nobody knows the groups."""
+"""FEMNIST: writers are clients, ink is 1, the groups are unknown."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_npz_with_small_whole_numbers_can_be_imported(tmp_path):
     assert scenario("femnist").clients == ("ann", "bob", "cy")
 
 
-@pytest.mark.skipif(not REAL.is_file(), reason="the file with 200 real writers is not beside this repository")
+@pytest.mark.skipif(not REAL.is_file(), reason="the file with 200 real writers is not next to this repository")
 def test_two_hundred_real_writers():
     datasets.import_copy("femnist", REAL)
     found = scenario("femnist")

@@ -69,7 +69,7 @@ def test_no_image_is_used_twice():
     assert len(set(seen)) == len(seen)
 
 
-def test_corruptions_are_told_beside_the_shares():
+def test_corruptions_are_described_next_to_the_shares():
     found = digits(corruptions=True)
     assert np.array_equal(found.train.y, digits().train.y)
     assert len({note.split("; ")[1] for note in found.client_notes}) > 10

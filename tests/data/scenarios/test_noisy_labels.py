@@ -39,7 +39,7 @@ def test_images_are_those_of_diverse_shift():
 
 
 @pytest.mark.parametrize(("kind", "noise"), [("pair", 0.1), ("pair", 0.2), ("symmetric", 0.2), ("symmetric", 0.4)])
-def test_training_labels_are_wrong_as_often_as_asked(kind, noise):
+def test_training_labels_are_wrong_with_the_given_frequency(kind, noise):
     found, right = digits(noise_kind=kind, noise=noise).train.y, digits(noise=0.0).train.y
     wrong = (found != right).numpy()
     # 1080 labels

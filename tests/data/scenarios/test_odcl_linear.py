@@ -72,7 +72,7 @@ def test_models_spread_over_their_intervals():
 def test_five_features_of_a_sample_are_active_and_all_alike(name):
     x = scenario(name).train.x.numpy()
     assert np.array_equal((x != 0).sum(axis=1), np.full(40000, 5))
-    # E[x x^T] = I/4. A diagonal entry has variance 3/4 - 1/16 = 0.6875, one beside it 5*4 / (20*19) = 0.053
+    # E[x x^T] = I/4. A diagonal entry has variance 3/4 - 1/16 = 0.6875, one next to it 5*4 / (20*19) = 0.053
     moment = x.T @ x / len(x)
     assert np.abs(np.diag(moment) - 0.25).max() < 5 * np.sqrt(0.6875 / 40000)
     assert np.abs(moment - np.diag(np.diag(moment))).max() < 5 * np.sqrt(0.053 / 40000)

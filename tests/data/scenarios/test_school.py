@@ -53,7 +53,7 @@ def test_missing_data_names_the_command(folder):
         scenario("school")
 
 
-@pytest.mark.skipif(not REAL.is_file(), reason="the file with the real schools is not beside this repository")
+@pytest.mark.skipif(not REAL.is_file(), reason="the file with the real schools is not next to this repository")
 def test_the_real_schools():
     assert datasets.import_copy("school", REAL)[1] is True, "as published"
     found = scenario("school")

@@ -74,9 +74,9 @@ def gone(pids: list[int], seconds: float = 5.0) -> bool:
 
 def start_refused_nodes(federation: LocalFederation, folder: Path) -> dict[str, Child]:
     """Start nodes with an unregistered key, without a key, and with another authority; return them by the reason."""
-    ca, stranger = federation.certificates.ca, NodeKey.at(folder / "stranger").private
+    ca, unknown = federation.certificates.ca, NodeKey.at(folder / "unknown").private
     identities = {
-        "Failed to activate SuperNode": Identity(stranger, ca),
+        "Failed to activate SuperNode": Identity(unknown, ca),
         "must be registered": Identity(None, ca),
         "CERTIFICATE_VERIFY_FAILED": Identity(federation.key(0).private, Certificates.at(folder / "others").ca),
     }
@@ -105,7 +105,7 @@ def test_a_run_over_processes_equals_the_simulation_and_leaves_no_process(tmp_pa
         run = federation.submit(
             {"learner": "logistic", "nodes": NODES, "out": str(out), **named, "rounds": 2, **OPTIONS}
         )
-        strangers = start_refused_nodes(federation, tmp_path)  # they end while the run continues
+        refused = start_refused_nodes(federation, tmp_path)  # they end while the run continues
         expected = coterie.fit(data, "fedem", learner="logistic", rounds=2, **OPTIONS)
         assert run.wait(SECONDS).completed, run.tail(20)
         found = coterie.load(out)
@@ -117,11 +117,11 @@ def test_a_run_over_processes_equals_the_simulation_and_leaves_no_process(tmp_pa
         assert (tmp_path / "work" / "superlink.db").is_file()
         assert too_open(tmp_path / "work") == []
         assert stat.S_IMODE(out.stat().st_mode) & 0o077, "the run folder is private, unlike other run folders"
-        for why, child in strangers.items():
+        for why, child in refused.items():
             assert child.exit_code() not in (None, 0), f"a node that should be refused ({why}) has not ended"
             assert why in child.log.read_text()
         assert federation.online() == set(range(NODES))
-        assert federation.ended() == list(strangers.values())
+        assert federation.ended() == list(refused.values())
         children = [federation.superlink, federation.superexec, *(federation.nodes[i] for i in range(NODES))]
         pids = [pid for child in children for pid in child.members()]
         assert len(pids) >= 2 + 2 * NODES  # every node has another process that starts its app

@@ -54,7 +54,7 @@ class CarefulIFCA(IFCA):
 
     def initialize(self, run: Run) -> Initial:
         initial = super().initialize(run)
-        everybody = np.arange(len(run.federation.clients))
-        reply = run.federation.ask(TargetMeans(2.0), Broadcast(-1, Clusters({}, K=1)), everybody).reply
+        all_clients = np.arange(len(run.federation.clients))
+        reply = run.federation.ask(TargetMeans(2.0), Broadcast(-1, Clusters({}, K=1)), all_clients).reply
         means = dict(zip(reply.clients, reply.rows["mean"].tolist(), strict=True))
         return replace(initial, found={**initial.found, "means": means})

@@ -38,7 +38,7 @@ def test_verdicts_by_hand():
     assert [claim.holds for claim in RESNET.claims(best | other, False)] == [None, False]
 
 
-def test_a_row_has_the_paper_beside_each_start():
+def test_a_row_has_the_paper_next_to_each_initialisation():
     found = found_with(MOBILENET, ", stored weights", "FedAvg")
     first = MOBILENET.tables(found, False)[0].rows[0]
     assert first[1:4] == ["49.19 ± 2.15", "not run", "50.0 (1)"]

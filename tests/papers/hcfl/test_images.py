@@ -6,7 +6,7 @@ from coterie.data import scenario
 from coterie.data.loaders import store
 from coterie.experiments.reproduce import find_reproduction
 from coterie.experiments.reproducing import folder_of, open_cells
-from coterie.experiments.results import append, read
+from coterie.experiments.results import Measured, append, read
 from coterie.training.planning import prepare
 from coterie.training.records import ClientResult, Metrics
 from coterie.training.result import Result
@@ -106,6 +106,23 @@ def test_verdicts_by_hand():
     assert more(found, CIFAR, "test", FEDEM, FEDAVG).holds is False
 
 
+def test_differences_that_rounding_may_cause_are_undecided():
+    """A single run may move by 4 points, the mean of two by 4 / sqrt(2) = 2.83."""
+    found = {row.cell(CIFAR): {0: figures(0, test)} for row, test in ((FEDAVG, 40), (FEDEM, 43.5), (FEDRC, 48))}
+    assert more(found, CIFAR, "test", FEDEM, FEDAVG).verdict == "undecided"
+    assert more(found, CIFAR, "test", FEDAVG, FEDEM).verdict == "undecided"
+    assert more(found, CIFAR, "test", FEDRC, FEDEM).verdict == "holds"  # 4.5 points
+    assert best_of_all(found, CIFAR, "test", FEDEM, (FEDAVG,), "FedAvg").verdict == "undecided"
+    assert falling(found, CIFAR, "test", (FEDRC, FEDEM, FEDAVG), "").verdict == "undecided"  # the last step is small
+    assert falling(found, CIFAR, "test", (FEDAVG, FEDEM, FEDRC), "").verdict == "does not hold"  # it rises by 4.5
+    assert falling(found, CIFAR, "clusters", (FEDRC, FEDEM), "").verdict == "does not hold"  # 3 and 3
+    for row, test in ((FEDAVG, 40), (FEDEM, 43.5)):
+        found[row.cell(CIFAR)][1] = figures(0, test)
+    assert more(found, CIFAR, "test", FEDEM, FEDAVG).verdict == "holds"
+    found[FEDEM.cell(CIFAR)] = found[FEDAVG.cell(CIFAR)]
+    assert more(found, CIFAR, "test", FEDEM, FEDAVG).verdict == "does not hold"  # the same run
+
+
 def test_each_accuracy_in_the_best_round_of_the_other():
     pairs = [(0.5, 0.4), (0.8, 0.2), (0.6, 0.7)]
     records = [{"round": 0}, *({"round": at, "accuracy": a, "newcomers": b} for at, (a, b) in enumerate(pairs))]
@@ -129,7 +146,7 @@ def test_a_cell_from_end_to_end_serves_all_tables_that_show_it(tmp_path, monkeyp
     found = metered(tmp_path / "run", one)  # what its process would do
     assert set(found) == set(figures(0, 0))
     assert len(found["clusters by round"]) == 4
-    append(tmp_path / "found.jsonl", FAMILY, one, found, 1.0)
+    append(tmp_path / "found.jsonl", FAMILY, one, Measured(found, 1.0), "v1")
     for name in ("hcfl-table11", "hcfl-table12", "hcfl-table13"):
         table = find_reproduction(name)
         left = open_cells(table, read(tmp_path / "found.jsonl", table.kept_as), 1, True, None)

@@ -1,4 +1,4 @@
-"""Settings of HCFL+: one change a cell, the reference beside each figure, verdicts that can fail."""
+"""Settings of HCFL+: one change a cell, the reference next to each figure, verdicts that can fail."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_cell_differs_from_the_reference_row_in_its_own_setting_only():
         assert (cell.scenario, cell.method) == ("diverse-shift-a", "hcfl+")
 
 
-def test_a_row_has_the_reference_beside_each_figure():
+def test_a_row_has_the_reference_next_to_each_figure():
     found = {"HCFL+(FedRC), mu 0": {0: figures(70, 71, 2), 1: figures(72, 73, 3)}}
     first, second = tables(found, False)
     row = next(row for row in first.rows if row[0] == "mu 0")

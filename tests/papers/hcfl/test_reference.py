@@ -89,7 +89,7 @@ def test_figures_are_those_of_the_best_and_of_the_last_round_in_percent():
     assert take(cell, None, other) == {**expected, "val": 50.0}
 
 
-def test_a_row_has_the_reference_beside_each_figure():
+def test_a_row_has_the_reference_next_to_each_figure():
     found = {FEDEM.cell("B"): {0: figures(70, 71, 50, 2), 1: figures(72, 73, 60, 3)}}
     first, second, third = tables(found, False)
     row = next(row for row in second.rows if row[0] == "FedEM")

@@ -141,16 +141,16 @@ def shares(panel, values, **fixed):
 
 def test_the_trends_can_fail():
     rising = verdicts(
-        "ifca-figure3", shares("a", [0.0, 0.1, 0.4, 0.8], sigma=0.1) | shares("c", [0, 0.2, 0.9, 1], n=50)
+        "ifca-figure3", shares("a", [0.0, 0.1, 0.4, 0.8], sigma=0.1) | shares("c", [0, 0.2, 0.9, 1], n=50, R=0.25)
     )
     assert rising["(a) sigma=0.1: a larger R helps"] is True
-    assert rising["(c) n=50: more clients help"] is True
+    assert rising["(c) R=0.25, n=50: more clients help"] is True
     assert rising["(a) sigma=0.4: a larger R helps"] is None
     falling = verdicts(
-        "ifca-figure3", shares("a", [0.0, 0.8, 0.4, 0.8], sigma=0.1) | shares("c", [0, 0.9, 0.2, 1], n=50)
+        "ifca-figure3", shares("a", [0.0, 0.8, 0.4, 0.8], sigma=0.1) | shares("c", [0, 0.9, 0.2, 1], n=50, R=0.25)
     )
     assert falling["(a) sigma=0.1: a larger R helps"] is False
-    assert falling["(c) n=50: more clients help"] is False
+    assert falling["(c) R=0.25, n=50: more clients help"] is False
 
 
 # ---- table 1, figure 4, table 2 ---------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_the_page_shows_every_reproduction_and_what_was_not_run(tmp_path):
             assert f"[{reproduction.name}](all-{paper.name}.md#{reproduction.name})" in found["all.md"]
     assert "| IFCA | 94.20 ± 0.03 | not run |" in found["all-ifca.md"]
     claims = len(REPRODUCTIONS["ifca-figure3"].claims({}, False))
-    line = f"| Ghosh, Chung, Yin, Ramchandran 2020, figure 3 | not run | 0 | 0 | {claims} |"
+    line = f"| Ghosh, Chung, Yin, Ramchandran 2020, figure 3 | not run | 0 | 0 | 0 | {claims} |"
     assert f"| [ifca-figure3](all-ifca.md#ifca-figure3) {line}" in found["all.md"]
     assert f"| [ifca-figure3](#ifca-figure3) {line}" in found["all-ifca.md"]
     assert "Claims that do not hold" not in found["all-ifca.md"]
@@ -249,6 +249,10 @@ def test_the_page_shows_every_reproduction_and_what_was_not_run(tmp_path):
 def test_the_result_of_a_reproduction_follows_from_its_claims(verdicts, result):
     claims = [Claim("the text", verdict, "evidence") for verdict in verdicts]
     assert Judged(REPRODUCTIONS["ifca-figure3"], [], claims).result == result
+    undecided = Claim("the text", True, "evidence", decided=False)
+    assert Judged(REPRODUCTIONS["ifca-figure3"], [], [*claims, undecided]).result == result.replace(
+        "not run", "undecided"
+    )
 
 
 def test_claims_that_do_not_hold_are_listed(tmp_path):

@@ -48,9 +48,9 @@ def test_a_path_without_groups_reports_the_number_of_the_silhouette():
     points, truth = blobs([7, 7, 7], centres * 0.6, noise=0.3)
     found = cluster_points(points, ClusterSettings("convex"), 0)
     assert set(found.facts["convex"]["path"]["K"]) == {1, 21}
-    (told,) = (each for each in found.facts["warnings"] if "no groups" in each)
-    assert "it has K=21, 1, none of them at several lambdas" in told
-    assert told.endswith("finds 3 clusters: set convex_weights=knn, or clustering=kmeans++ and clusters=3")
+    (reported,) = (each for each in found.facts["warnings"] if "no groups" in each)
+    assert "it has K=21, 1, none of them at several lambdas" in reported
+    assert reported.endswith("finds 3 clusters: set convex_weights=knn, or clustering=kmeans++ and clusters=3")
     followed = cluster_points(points, ClusterSettings("convex", convex_weights="knn"), 0)
     assert followed.labels.tolist() == truth.tolist()
     assert followed.facts["warnings"] == []
@@ -220,16 +220,16 @@ def test_only_the_oracle_choice_uses_the_true_clusters():
 @pytest.mark.parametrize("name", CLUSTERINGS)
 def test_facts_are_json_values(name):
     found = of_blobs(name, None)
-    told = json.loads(json.dumps(found.facts, allow_nan=False))
-    assert set(told) == {"clustering", "K", "counted", "convex", "separation", "warnings"}
-    assert told["clustering"] == name
-    assert (told["counted"] is None) == (name == "convex")
-    assert (told["convex"] is None) == (name != "convex")
+    reported = json.loads(json.dumps(found.facts, allow_nan=False))
+    assert set(reported) == {"clustering", "K", "counted", "convex", "separation", "warnings"}
+    assert reported["clustering"] == name
+    assert (reported["counted"] is None) == (name == "convex")
+    assert (reported["convex"] is None) == (name != "convex")
     if name == "convex":
-        assert told["convex"]["certified"] is True
-        assert told["convex"]["satisfies_13"] is True
-        assert told["convex"]["gap"] >= 0
-        path = told["convex"]["path"]
+        assert reported["convex"]["certified"] is True
+        assert reported["convex"]["satisfies_13"] is True
+        assert reported["convex"]["gap"] >= 0
+        path = reported["convex"]["path"]
         assert len(path["lambdas"]) == len(path["K"]) == len(path["certified"])
         assert np.shape(path["tree"]) == (23, 4)
 

@@ -7,6 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from coterie.clustering import ConvexClustering
+from coterie.server.clustering import convex_numba, convex_numpy
 from coterie.server.clustering.convex_graph import EdgeAscent, Graph, lambda_range, nearest_neighbours, solve_graph
 from tests.server.clustering.convex_oracle import admm, edge_weights, objective, regression_points
 from tests.server.clustering.data import blobs, gaussian
@@ -66,6 +67,23 @@ def test_the_solution_is_that_of_a_plain_solver(seed, lam):
     assert apart[same].max() < 1e-3
     if (linked & ~same).any():
         assert apart[linked & ~same].min() > 1e-6
+
+
+def test_compiled_steps_equal_those_of_numpy():
+    points = gaussian(40, 3, 1)
+    points[:20] += 2
+    graph = nearest_neighbours(points, 5, 0.5)
+    zeros = np.zeros((len(graph.ends), 3))
+    compiled, plain = (EdgeAscent(graph, 0.3, zeros, kernels) for kernels in (convex_numba, convex_numpy))
+    inertias = []
+    for _ in range(12):
+        for ascent in (compiled, plain):
+            ascent.run(10)
+        inertias.append(compiled.inertia)
+        np.testing.assert_allclose(compiled.duals, plain.duals, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(compiled.before, plain.before, rtol=1e-9, atol=1e-12)
+        assert compiled.inertia == plain.inertia
+    assert (np.diff(inertias) < 0).any()  # the momentum was reset
 
 
 def test_every_step_of_the_ascent_is_safe():

@@ -148,7 +148,7 @@ def test_many_points_are_counted_by_a_random_sample():
 
 def test_facts_are_json_values():
     points, _ = blobs([8, 8], [[0, 0], [5, 5]])
-    told = json.loads(json.dumps(count(points).facts(), allow_nan=False))
-    assert told["K"] == 2
-    assert told["one_cloud"]["explains"] is False
-    assert set(told["scores"]) == {str(K) for K in range(2, 16)}
+    reported = json.loads(json.dumps(count(points).facts(), allow_nan=False))
+    assert reported["K"] == 2
+    assert reported["one_cloud"]["explains"] is False
+    assert set(reported["scores"]) == {str(K) for K in range(2, 16)}

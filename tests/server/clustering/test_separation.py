@@ -158,9 +158,9 @@ def test_equal_points_in_each_cluster_are_as_separate_as_can_be():
 
 
 def test_facts_are_json_values():
-    told = json.loads(json.dumps(measure(FOUR, [0, 0, 1, 1, 1]).facts(), allow_nan=False))
-    assert told["separable"] is True
-    assert told["sizes"] == [2, 3]
-    assert told["recoverable_by_13"] is True
-    assert told["diameters"] == "exact"
-    assert told["ambiguity"]["nearer_to_another"] == 0
+    reported = json.loads(json.dumps(measure(FOUR, [0, 0, 1, 1, 1]).facts(), allow_nan=False))
+    assert reported["separable"] is True
+    assert reported["sizes"] == [2, 3]
+    assert reported["recoverable_by_13"] is True
+    assert reported["diameters"] == "exact"
+    assert reported["ambiguity"]["nearer_to_another"] == 0

@@ -52,8 +52,8 @@ def test_a_run_calls_its_callbacks_through_interruption_resume_and_end(tmp_path)
         coterie.fit(data(), **SETTINGS, out=folder, callbacks=[*trackers, first, Lambda(interrupt)])
     coterie.resume(folder, data(), callbacks=[*trackers, second])
 
-    begun, *rounds, failed = first.calls
-    assert begun == ("start", 0, ROUNDS, "ifca", folder)
+    started, *rounds, failed = first.calls
+    assert started == ("start", 0, ROUNDS, "ifca", folder)
     assert rounds == [("round", number) for number in range(3)]
     assert failed == ("error", "power failure")
     resumed = second.calls[0][1]

@@ -251,7 +251,7 @@ def history(records, name):
     return [(row["_step"], row[name]) for row in rows]
 
 
-def begun(records):
+def opened(records):
     (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
     return run, {item.key or item.nested_key[0]: json.loads(item.value_json) for item in run.config.update}
 
@@ -272,7 +272,7 @@ def exit_code(records):
 def test_wandb_has_the_settings_the_rounds_and_the_result(folder):
     play(WandB(project="hospitals"), run_in(folder, **LONG))
     (records,) = stored(folder)
-    run, config = begun(records)
+    run, config = opened(records)
     assert (run.project, run.display_name) == ("hospitals", "run")
     assert (config["method"], config["seed"], config["nested.levels"]) == ("ifca", 0, "[1, 2]")
     assert config["note"] == "x" * 5997 + "..."
@@ -287,7 +287,7 @@ def test_wandb_has_the_settings_the_rounds_and_the_result(folder):
 def test_wandb_continues_a_resumed_run(folder):
     interrupted_and_resumed(WandB(), WandB(), folder)
     first, second = stored(folder)
-    assert begun(first)[0].run_id == begun(second)[0].run_id
+    assert opened(first)[0].run_id == opened(second)[0].run_id
     assert history(first, "loss") == LOSSES[:3]
     assert history(second, "loss") == LOSSES[2:]
     assert summary(first)["status"] == "failed"

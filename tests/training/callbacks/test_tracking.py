@@ -184,7 +184,7 @@ def test_trackers_can_be_written_as_text(text, tracker):
         ("early-stopping", "unknown tracker"),
         ("mlflow:experimnt=a", "did you mean 'experiment'?"),
         ("wandb:mode=on", "mode must be one of offline, online"),
-        ("csv:file=a.csv", "unknown setting of csv 'file'"),
+        ("csv:file=a.csv", "unknown setting 'file' of csv"),
     ],
 )
 def test_wrong_texts_are_refused(text, message):

@@ -51,7 +51,8 @@ def test_a_folder_with_content_is_refused_and_not_changed(tmp_path):
     (tmp_path / "sub").mkdir()
     before = snapshot(tmp_path)
     with pytest.raises(
-        RunError, match="exists already: choose another folder with out, or continue with 'coterie resume"
+        RunError,
+        match="exists already and is not empty: choose another folder, or resume the run in it with 'coterie resume",
     ):
         create(tmp_path)
     assert snapshot(tmp_path) == before
@@ -192,7 +193,7 @@ def test_an_unfinished_run_has_no_result(tmp_path):
 
 def finished(path: Path) -> RunFolder:
     folder = create(path)
-    folder.begin({"curvature": 2.0}, {"lr": 0.5}, state(0))
+    folder.initialize({"curvature": 2.0}, {"lr": 0.5}, state(0))
     folder.append(RoundRecord(round=0))
     folder.checkpoint(state(1), best=state(1))
     folder.finish([{"w": torch.zeros(1)}], {"metrics": {}}, {"extra": torch.ones(1)})
@@ -203,17 +204,17 @@ def test_settled_options_are_in_the_config_and_not_in_its_file(tmp_path):
     folder = RunFolder.open(finished(tmp_path).path)
     assert folder.config == {**CONFIG, "lr": 0.5}
     assert folder.asked_config == CONFIG
-    assert folder.beginning == {"curvature": 2.0}
+    assert folder.findings == {"curvature": 2.0}
 
 
 VERIFIED = [
     "config.toml",
     "versions.json",
     "manifest.json",
-    "beginning.json",
+    "initialization.json",
     "records.jsonl",
     "models.safetensors",
-    "beside.safetensors",
+    "extra.safetensors",
     "result.json",
     "checkpoints/round-000001.json",
     "best/round-000001.json",

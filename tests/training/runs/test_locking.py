@@ -8,7 +8,7 @@ import pytest
 
 from coterie.errors import RunError, StorageError
 from coterie.training.runs.locking import create_for_jobs
-from tests.io_faults import begun_child, exit_code, full_disk_from, killed_at, kinds_of_steps
+from tests.io_faults import exit_code, full_disk_from, killed_at, kinds_of_steps, started_child
 
 ASKED = {"scenario": "drift", "seeds": [0, 1]}
 
@@ -51,7 +51,7 @@ def test_exactly_one_of_several_processes_creates_a_folder(tmp_path):
             except RunError:
                 os._exit(5)
 
-        children = [begun_child(race) for _ in range(3)]
+        children = [started_child(race) for _ in range(3)]
         assert sorted(exit_code(child) for child in children) == [0, 5, 5]
         assert names(tmp_path / str(number)) == ["compare.toml", "jobs"]
 

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 import coterie
 from coterie.cli.main import cli
-from coterie.errors import RunError
+from coterie.errors import ConfigError, RunError
+from coterie.training.runs.files import tensor_bytes
+from coterie.training.runs.folder import RunFolder
 
 FINISHED = ("table", "odcl", "composed")
 ROWS = {"income": [45.0, 60.0], "kind": ["a", "b"]}
@@ -91,3 +94,21 @@ def test_models_of_a_finished_run_initialise_another(old: Path):
     data = coterie.scenario("mixed-regression", clients=8, dimension=3, samples="20", groups=2, seed=1)
     result = coterie.fit(data, "ifca", clusters=2, init=str(old / "odcl"), rounds=1, seed=1)
     assert result.metrics["drift"]["before"] == coterie.load(old / "odcl").assignments
+
+
+def test_figures_and_files_have_their_present_names(old: Path):
+    result = coterie.load(old / "odcl")
+    assert result.metrics["initialization_seconds"] > 0
+    assert "beginning_seconds" not in result.metrics
+    assert RunFolder.open(old / "odcl").findings, "they are in beginning.json"
+
+
+def test_extra_arrays_under_their_earlier_name_are_read(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    (tmp_path / "beside.safetensors").write_bytes(tensor_bytes({"means": torch.ones(2)}))
+    assert folder.extra_arrays()["means"].tolist() == [1.0, 1.0]
+
+
+def test_measures_cannot_have_an_earlier_name():
+    with pytest.raises(ConfigError, match="'start'"):
+        coterie.measure("start")(len)

@@ -12,7 +12,7 @@ from coterie.errors import ConfigError
 Ints = npt.NDArray[np.int64]
 
 ROUNDING = 1e-9
-"""0.29 of 100 classes is 28.999999999999996 in floating point and means 29."""
+"""Tolerance for rounding: 0.29 of 100 classes is 28.999999999999996 in floating point, but means 29."""
 
 
 def label_swap(classes: int, concepts: int, beta: float) -> Ints:

@@ -37,12 +37,12 @@ from coterie.errors import ConfigError, unknown_name
 
 Images = npt.NDArray[np.float32]
 Corruption = Callable[[Floats, int, np.random.Generator], Floats]
-"""From images (n, channels, H, W) in [0, 1], an index 0..4 for the severities 1..5, and a source of chance; the caller
+"""Function of images (n, channels, H, W) in [0, 1], the severity (index 0 to 4) and a random generator; the caller
 cuts the outcome to [0, 1]."""
 
 SEVERITIES = 5
 SMALL = 16
-"""Images with a shorter side get half of every length in pixels."""
+"""Side of images below which all lengths in pixels are halved."""
 LUMINANCE = np.array([0.299, 0.587, 0.114])
 """Weights of red, green and blue."""
 WATER = np.array([175, 238, 238]) / 255
@@ -50,7 +50,7 @@ MUD = np.array([63, 42, 20]) / 255
 
 
 def corrupt(images: Images, kind: str, severity: int, random: np.random.Generator) -> Images:
-    """Return images (n, H, W) or (n, 3, H, W) in [0, 1] under one corruption; the same shape, type and range."""
+    """Return images (n, H, W) or (n, 3, H, W) in [0, 1] with one corruption, with the same shape, type and range."""
     if kind not in CORRUPTIONS:
         raise unknown_name("corruption", kind, CORRUPTIONS)
     if not 1 <= severity <= SEVERITIES:
@@ -63,17 +63,17 @@ def corrupt(images: Images, kind: str, severity: int, random: np.random.Generato
 
 
 def _pixels(images: Floats) -> float:
-    """Return the factor of a length in pixels."""
+    """Return the factor for lengths in pixels."""
     return 0.5 if min(images.shape[-2:]) < SMALL else 1.0
 
 
 def _in_colour(colour: Floats, images: Floats) -> Floats:
-    """Return a colour for these images, (channels, 1, 1): its luminance where they are grey."""
+    """Return a colour for these images, (channels, 1, 1): its luminance if they are grey."""
     return (colour if images.shape[1] == 3 else colour @ LUMINANCE).reshape(-1, 1, 1)
 
 
 def _masks(images: Floats) -> tuple[int, ...]:
-    """Return one value for all channels of a pixel: (n, 1, H, W)."""
+    """Return values that all channels of a pixel share, (n, 1, H, W)."""
     return (len(images), 1, *images.shape[-2:])
 
 
@@ -118,7 +118,7 @@ def _defocus_blur(images: Floats, level: int, random: np.random.Generator) -> Fl
 
 
 def _glass_blur(images: Floats, level: int, random: np.random.Generator) -> Floats:
-    """Blur, swap every pixel (of small images a quarter) with a neighbour, one after the other, and blur again."""
+    """Blur, swap pixels (in small images a quarter of them) with neighbours one by one, and blur again."""
     sigma, times = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[level]
     sigma *= _pixels(images)
     glass = blurred(images, sigma)
@@ -192,7 +192,7 @@ def _fog(images: Floats, level: int, random: np.random.Generator) -> Floats:
 
 
 def _spatter(images: Floats, level: int, random: np.random.Generator) -> Floats:
-    """Drops of water, from severity 4 on of mud."""
+    """Add drops of water, or of mud from severity 4 on."""
     mean, deviation, sigma, threshold, strength = (
         (0.62, 0.1, 0.7, 0.70, 0.5),
         (0.65, 0.1, 0.8, 0.70, 0.5),
@@ -214,7 +214,7 @@ def _spatter(images: Floats, level: int, random: np.random.Generator) -> Floats:
 
 
 def _brightness(images: Floats, level: int, random: np.random.Generator) -> Floats:
-    """More of the brightest colour of a pixel; its hue and saturation stay."""
+    """Increase the brightest colour of each pixel, without changing hue and saturation."""
     value = images.max(1, keepdims=True)
     more = np.clip(value + (0.05, 0.10, 0.15, 0.20, 0.30)[level], 0, 1)
     return np.asarray(np.where(value > 0, images * (more / np.where(value > 0, value, 1)), more))
@@ -226,7 +226,7 @@ def _contrast(images: Floats, level: int, random: np.random.Generator) -> Floats
 
 
 def _saturate(images: Floats, level: int, random: np.random.Generator) -> Floats:
-    """Paler for severities 1 and 2, then stronger colours; grey pixels have no hue and stay as they are."""
+    """Return paler colours for severities 1 and 2, else stronger colours; grey pixels do not change."""
     factor, added = ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))[level]
     value = images.max(1, keepdims=True)
     below = value - images
@@ -239,7 +239,7 @@ def _saturate(images: Floats, level: int, random: np.random.Generator) -> Floats
 
 
 def _elastic(images: Floats, level: int, random: np.random.Generator) -> Floats:
-    """Three points of the image move at random, and with them the whole; then small waves."""
+    """Apply a random affine map, then small waves."""
     waves, sigma, moved = ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03))[
         level
     ]
@@ -260,7 +260,7 @@ def _elastic(images: Floats, level: int, random: np.random.Generator) -> Floats:
 
 
 def _pixelate(images: Floats, level: int, random: np.random.Generator) -> Floats:
-    """Return means over fewer pixels, each shown over the room of several."""
+    """Return images of fewer, larger pixels."""
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[level]
 
     def down_and_up(side: int) -> Floats:
@@ -283,9 +283,9 @@ COLOUR_QUANTA = np.array([
     [47, 66, 99, 99, 99, 99, 99, 99], *[[99] * 8] * 4,
 ])
 # fmt: on
-"""The standard's tables for luminance and for colour differences, at quality 50."""
+"""Tables of the standard for luminance and for colour differences, at quality 50."""
 TO_DIFFERENCES = np.array([LUMINANCE, [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]])
-"""Red, green and blue to luminance and two colour differences."""
+"""Matrix from red, green and blue to luminance and two colour differences."""
 
 
 def _jpeg(images: Floats, level: int, random: np.random.Generator) -> Floats:

@@ -21,11 +21,11 @@ Floats = npt.NDArray[np.float64]
 
 CLIENTS, DIGITS_CLIENTS = 100, 30
 HELD_OUT, DIGITS_HELD_OUT = 0.1, 0.25
-"""Share of a client's samples; digits has so few that a tenth would say nothing."""
+"""Share of a client's samples that is held out; larger for digits, which has few samples."""
 SUPPORT, QUERY = 100, 300
-"""Images of each class for a newcomer; where there are fewer, a quarter is support."""
+"""Number of images of each class for a newcomer; if there are fewer, a quarter of them is support."""
 LOOKS, WRONG_LABELS = 0, 1
-"""Counters of the clients' keys, one for each purpose."""
+"""Counters of the clients' random keys, one for each purpose."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def clients_of(dataset: str, clients: int | None) -> int:
 
 
 def settle_sizes(dataset: str, there: int, clients: int, samples: int | None, test_samples: int | None) -> Sizes:
-    """Return the sizes that the user left open: all images are used, a tenth (digits: a quarter) is held out."""
+    """Return sizes without None: by default all images are used, and a tenth (digits: a quarter) is held out."""
     share = DIGITS_HELD_OUT if dataset == "digits" else HELD_OUT
     if samples is not None:
         held_out = max(1, round(samples * share / (1 - share))) if test_samples is None else test_samples
@@ -106,7 +106,7 @@ def federate(
 def _seen(
     source: Pictures, view: View, rows: Ints, keys: npt.NDArray[np.uint64], corruptions: bool
 ) -> tuple[Images, tuple[str, ...]]:
-    """Return the features of all samples, (m, each, ...), and a line for each client."""
+    """Return the features of all samples, (m, each, ...), and a note for each client."""
     kinds = tuple(CORRUPTIONS)
     seen, notes = [], []
     for key, row in zip(keys, rows, strict=True):
@@ -126,7 +126,7 @@ def _joined(x: Images) -> Images:
 
 
 def newcomers(source: Pictures, view: View, maps: Ints, random: np.random.Generator) -> Newcomers:
-    """One for each concept: clean test images with its labels, as many of each class; the same images for all."""
+    """Return one newcomer for each concept: the same clean test images with its labels, equally many of each class."""
     of_class = [random.permutation(np.flatnonzero(source.y_test == c)) for c in range(source.classes)]
     there = min(SUPPORT + QUERY, *(len(found) for found in of_class))
     if there < 2:
@@ -145,6 +145,6 @@ def newcomers(source: Pictures, view: View, maps: Ints, random: np.random.Genera
 def finished(
     built: FederatedDataset, name: str, options: Mapping[str, object], recommended: Mapping[str, object]
 ) -> FederatedDataset:
-    """With its name, the options that were set, and run options that suit it."""
+    """Return the dataset with its name, its options and recommended run options."""
     kept = {option: value for option, value in options.items() if value is not None}
     return replace(built, name=name, options=kept, recommended=recommended)

@@ -14,7 +14,7 @@ REACH = 4.0
 
 
 def along_both(images: Floats, matrix: Callable[[int], Floats]) -> Floats:
-    """Apply `matrix(side)`, shape (out, side), to the columns and to the rows of every image."""
+    """Apply `matrix(side)`, (out, side), to the columns and to the rows of every image."""
     height, width = images.shape[-2:]
     return np.asarray(matrix(height) @ images @ matrix(width).T)
 
@@ -28,7 +28,7 @@ def gaussian_matrix(side: int, sigma: float) -> Floats:
 
 
 def _placed(side: int, offsets: npt.NDArray[np.int64], weights: Floats) -> Floats:
-    """Row i holds `weights` at i + offsets, moved to the border where these lie outside."""
+    """Return a matrix whose row i has `weights` at i + offsets; offsets outside are moved to the border."""
     matrix = np.zeros((side, side))
     places = np.clip(np.arange(side)[:, None] + offsets, 0, side - 1)
     np.add.at(matrix, (np.arange(side)[:, None], places), weights)
@@ -51,12 +51,12 @@ def area_matrix(side: int, fewer: int) -> Floats:
 
 
 def blurred(images: Floats, sigma: float) -> Floats:
-    """Gaussian blur; `sigma` in pixels."""
+    """Return images with a Gaussian blur of `sigma` pixels."""
     return along_both(images, lambda side: gaussian_matrix(side, sigma))
 
 
 def convolved(images: Floats, kernels: Floats) -> Floats:
-    """Each image with its own kernel, or all with one: `kernels` (n or 1, k, k), k odd; the border is repeated."""
+    """Return images convolved with one kernel each, or all with one: (n or 1, k, k), k odd; the border is repeated."""
     half = kernels.shape[-1] // 2
     padded = np.pad(images, ((0, 0), (0, 0), (half, half), (half, half)), mode="edge")
     size = padded.shape[-2:]
@@ -67,7 +67,7 @@ def convolved(images: Floats, kernels: Floats) -> Floats:
 
 
 def streak_kernels(degrees: Floats, length: int, sigma: float) -> Floats:
-    """(n, 2 length + 1, 2 length + 1): one-sided Gaussian lines from the centre; 0 degrees is right, 90 is down."""
+    """Return Gaussian lines from the centre, (n, 2 length + 1, 2 length + 1); 0 degrees is right, 90 is down."""
     steps = np.arange(length + 1)
     weights = np.exp(-0.5 * (steps / sigma) ** 2)
     angle = np.deg2rad(degrees)[:, None]
@@ -115,7 +115,7 @@ def _mirrored(places: Floats, side: int) -> Floats:
 
 
 def plasma(count: int, side: int, decay: float, random: np.random.Generator) -> Floats:
-    """(count, 1, side, side) cloudy textures in [0, 1] by the diamond-square rule; a greater `decay` is smoother.
+    """Return cloudy textures in [0, 1] by the diamond-square rule, (count, 1, side, side), smoother for a larger decay.
 
     The midpoints of a coarse grid are means of their four neighbours plus noise; the noise shrinks by decay^2 with
     every halving of the grid (the published corruptions square it). The left neighbours of the first column are in the

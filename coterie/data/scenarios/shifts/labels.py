@@ -13,11 +13,11 @@ from coterie.errors import ConfigError
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Shares = Callable[[Ints, np.random.Generator], Floats]
-"""From the number of samples left of each class, (C,): a client's class shares, (C,)."""
+"""Function of the remaining number of samples of each class, (C,), that returns a client's class shares, (C,)."""
 
 
 def dirichlet_prior(alpha: float) -> Shares:
-    """q ~ Dir(alpha p), p the class shares of the remaining samples.
+    """Return q ~ Dir(alpha p), where p are the class shares of the remaining samples.
 
     Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019.
     With alpha = 1 and ten even classes every class has concentration 0.1, so a client holds few classes.
@@ -26,17 +26,17 @@ def dirichlet_prior(alpha: float) -> Shares:
 
 
 def dirichlet_symmetric(alpha: float) -> Shares:
-    """q ~ Dir(alpha, ..., alpha) over the classes of which something is left; alpha = 1 is uniform on the simplex."""
+    """Return q ~ Dir(alpha, ..., alpha) over the remaining classes; alpha = 1 is uniform on the simplex."""
     return lambda left, random: _dirichlet(np.where(left > 0, alpha, 0.0), random)
 
 
 def no_label_shift(left: Ints, random: np.random.Generator) -> Floats:
-    """q = the class shares of the remaining samples."""
+    """Return the class shares of the remaining samples."""
     return np.asarray(left / left.sum())
 
 
 def _dirichlet(concentration: Floats, random: np.random.Generator) -> Floats:
-    """A draw that is 0 where the concentration is."""
+    """Return a Dirichlet draw; entries whose concentration is 0 are 0."""
     shares = np.zeros(len(concentration))
     some = concentration > 0
     shares[some] = random.dirichlet(concentration[some])

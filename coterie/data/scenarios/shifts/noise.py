@@ -10,19 +10,19 @@ Floats = npt.NDArray[np.float64]
 
 
 def pair_flips(classes: int, rate: float) -> Floats:
-    """A wrong label is the next one, cyclically."""
+    """Return the transition matrix in which a wrong label is the next class, cyclically."""
     right = np.eye(classes)
     return (1 - rate) * right + rate * np.roll(right, 1, axis=1)
 
 
 def symmetric_flips(classes: int, rate: float) -> Floats:
-    """A wrong label is any other one, all alike."""
+    """Return the transition matrix in which all other classes are equally probable wrong labels."""
     right = np.eye(classes)
     return (1 - rate) * right + rate / (classes - 1) * (1 - right)
 
 
 def flipped(labels: Ints, transition: Floats, random: np.random.Generator) -> Ints:
-    """Return each label (n,) by itself passed through the transition."""
+    """Return labels (n,) drawn independently by the transition matrix."""
     lots = random.random(len(labels))
     bounds = np.cumsum(transition, axis=1)[labels]
     # the last bound is 1 up to rounding; a lot above it must not become class C

@@ -17,15 +17,15 @@ Images = npt.NDArray[np.float32]
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10")
 FITTED = 5000
-"""Number of clean training images, from the first, whose principal axes are used."""
+"""Number of first clean training images, whose principal axes are used."""
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """A data set of images; only those that are used become floating numbers."""
+    """A data set of images, of which only those in use are converted to floating-point numbers."""
 
     x_train: npt.NDArray[np.generic]
-    """(n, H, W) or (n, 3, H, W), numbers from 0 to `white`."""
+    """Numbers from 0 to `white`, (n, H, W) or (n, 3, H, W)."""
     y_train: Ints
     x_test: npt.NDArray[np.generic]
     y_test: Ints
@@ -36,23 +36,23 @@ class Pictures:
         return int(self.y_train.max()) + 1
 
     def train(self, rows: Ints | slice) -> Images:
-        """These training images in [0, 1]."""
+        """Return some of the training images, in [0, 1]."""
         return self.x_train[rows].astype(np.float32) / np.float32(self.white)
 
     def first(self, count: int | None) -> Pictures:
-        """Return the images with fewer training images, the first ones."""
+        """Return the images with the first training images only."""
         there = len(self.y_train)
         if count is not None and count > there:
             raise ConfigError(f"train_images={count}, but there are {there}: choose at most {there}")
         return replace(self, x_train=self.x_train[:count], y_train=self.y_train[:count])
 
     def test(self, rows: Ints) -> Images:
-        """These test images in [0, 1]."""
+        """Return some of the test images, in [0, 1]."""
         return self.x_test[rows].astype(np.float32) / np.float32(self.white)
 
 
 def pictures(dataset: str, random: np.random.Generator) -> Pictures:
-    """Return the images of a data set that is here; scikit-learn's digits are cut into 1440 and 357 by `random`."""
+    """Return a stored data set; scikit-learn's digits are divided at random into 1440 and 357."""
     if dataset == "digits":
         digits = upright_digits(random)
         return Pictures(digits.x_train, digits.y_train, digits.x_test, digits.y_test, 1)
@@ -62,17 +62,17 @@ def pictures(dataset: str, random: np.random.Generator) -> Pictures:
 
 @dataclass(frozen=True)
 class Axes:
-    """A projection on principal axes; the overall standard deviation of the projected images becomes 1."""
+    """Projection on principal axes, scaled so that the projected images have the standard deviation 1."""
 
     mean: npt.NDArray[np.float64]
-    """(pixels,)"""
+    """Mean image, (pixels,)."""
     columns: npt.NDArray[np.float64]
-    """(pixels, d), scaled."""
+    """Scaled axes, (pixels, d)."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Features from pixels in [0, 1]: means over squares, then principal axes, or else standard colours."""
+    """Features of images: means over squares, then principal axes, or else standardised colours."""
 
     pool: int = 1
     axes: Axes | None = None

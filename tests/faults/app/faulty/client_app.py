@@ -3,7 +3,7 @@
 The node config has a folder (`orders`) with these files for node 2::
 
     node-2.json     {"3": "nan"}: order for round 3, one of `FAULTS`, an attack, "raise", or "hold" the answer;
-                    {"hello": "classes 10^10"}: order for any other task
+                    {"list-clients": "classes 10^10"}: order for any other task
     node-2.log      one line for each message that the node has started to process, "round 3" or the name of a task
     go-3            exists when nodes that hold their answers in round 3 may continue
 
@@ -50,7 +50,7 @@ def misbehave(message: Message, context: Context, call: Callable[[Message, Conte
     orders = folder / f"{name}.json"
     order = json.loads(orders.read_text()).get(round_ or task) if orders.is_file() else None
     if order == "raise":
-        raise RuntimeError("this node was told to fail")
+        raise RuntimeError("this node was ordered to fail")
     answer = call(message, context)
     if order == "hold":
         _wait_for(folder / f"go-{round_}")

@@ -23,6 +23,6 @@ def population(*nodes: int, of: int) -> FederatedDataset:
     random = np.random.default_rng(5)
     teachers = random.standard_normal((2, 4))
     samples = [random.standard_normal((size, 4)) for size in SIZES]
-    everybody = {f"site-{i}": (x, (x @ teachers[i % 2] > 0).astype(np.int64)) for i, x in enumerate(samples)}
+    all_clients = {f"site-{i}": (x, (x @ teachers[i % 2] > 0).astype(np.int64)) for i, x in enumerate(samples)}
     chosen = {name for node in nodes for name in names(node, of)}
-    return from_arrays({name: arrays for name, arrays in everybody.items() if name in chosen})
+    return from_arrays({name: arrays for name, arrays in all_clients.items() if name in chosen})

@@ -1,0 +1,258 @@
+"""Connections to Dask clusters: one for each text of `workers`, open until the process ends."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import traceback
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from typing import Any
+
+from coterie.cluster import worker
+from coterie.cluster.address import Workers, read_workers
+from coterie.cluster.local import LocalWorkers
+from coterie.errors import ConfigError, CoterieError, WorkerError
+
+try:
+    import dask
+    from distributed import Client, Future, Security
+    from distributed.cfexecutor import ClientExecutor
+    from distributed.comm.core import CommClosedError
+except ImportError as error:
+    raise ConfigError(f"workers need Dask, which is not installed ({error}): pip install 'coterie[cluster]'") from error
+
+CONNECT_SECONDS = 20
+"""Longest time until a scheduler must answer."""
+WAIT_SECONDS = 180
+"""Longest time without any worker, after which work is given up."""
+CHECK_SECONDS = 180
+"""Longest time until a new worker must have imported Coterie."""
+POLL_SECONDS = 1.0
+"""Time between two looks at the cluster while a result is awaited."""
+PATIENT_POLLS = 3
+"""Number of looks at the cluster at which no worker processes a task, after which the task counts as forgotten."""
+NO_LIMIT = "100TB"
+
+
+class ForgottenTaskError(WorkerError):
+    """Raised for a task that the scheduler has, but does not give to any worker."""
+
+
+@dataclass
+class Connection:
+    """An open connection to a scheduler."""
+
+    name: str
+    """Text of `workers`."""
+    client: Client
+    local: LocalWorkers | None = None
+    """The processes, if they were started here."""
+    checked: set[str] = field(default_factory=set)
+    """Addresses of workers that suit."""
+    pending: dict[str, Future[dict[str, str]]] = field(default_factory=dict)
+    """Checks of workers that have joined just now."""
+
+    def workers(self) -> dict[str, Mapping[str, Any]]:
+        """Return the present workers by address, except those that have joined just now and are still being checked.
+
+        Raises:
+            WorkerError: if there is none within three minutes.
+            ConfigError: if a worker has several threads or another version.
+        """
+        with self.failures():
+            if not self._known():
+                with suppress(TimeoutError):
+                    self.client.wait_for_workers(1, timeout=WAIT_SECONDS)
+            found = self._known()
+            if not found:
+                raise WorkerError(f"workers={self.name} has no workers: start some, then resume the run")
+            self._check(found)
+        return {address: facts for address, facts in found.items() if address in self.checked}
+
+    def _known(self) -> dict[str, Mapping[str, Any]]:
+        return dict(sorted(self.client.scheduler_info(n_workers=-1)["workers"].items()))
+
+    def _check(self, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Check new workers; wait for them only if there are no others, since a new process has to import packages."""
+        for address in found.keys() - self.checked - self.pending.keys():
+            self.pending[address] = self.client.submit(worker.facts, workers=[address], pure=False)
+        self.pending = {address: future for address, future in self.pending.items() if address in found}
+        must_wait = not self.checked & found.keys()
+        for address, future in list(self.pending.items()):
+            if must_wait or future.done():  # type: ignore[no-untyped-call]
+                _check_facts(address, found[address], future)
+                self.checked.add(address)
+                del self.pending[address]
+
+    def result(self, future: Future[Any], name: str) -> Any:
+        """Return the result of a task; wait as long as a worker processes it or a part of it.
+
+        A task that prefers a worker is forgotten by the scheduler if at some moment there is no worker at all.
+
+        Args:
+            future: The task.
+            name: First part of the keys of the task and of all its parts.
+
+        Raises:
+            ForgottenTaskError: if no worker processes it.
+            WorkerError: if the task failed, or the scheduler or all workers are lost.
+        """
+        idle = 0
+        with self.failures():
+            while idle < PATIENT_POLLS:
+                try:
+                    return future.result(timeout=POLL_SECONDS)
+                except TimeoutError:
+                    self.workers()
+                    tasks = chain.from_iterable(self.client.processing().values())  # type: ignore[no-untyped-call]
+                    idle = 0 if any(str(key).startswith(name) for key in tasks) else idle + 1
+        raise ForgottenTaskError(f"no worker of {self.name} processes {name}: resume the run")
+
+    def submit(self, work: Any, *args: Any, key: str, at: str | None = None, retries: int = 0) -> Future[Any]:
+        """Submit a task.
+
+        Args:
+            work: Function of a module.
+            args: Its arguments, or futures of them.
+            key: Name of the task.
+            at: Preferred worker, which is used while it is there.
+            retries: Number of times that the task is run again after an unexpected error.
+        """
+        place = {} if at is None else {"workers": [at], "allow_other_workers": True}
+        with self.failures(), dask.config.set({"distributed.admin.large-graph-warning-threshold": NO_LIMIT}):
+            return self.client.submit(work, *args, key=key, pure=False, retries=retries, **place)
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Convert failures of the cluster into WorkerErrors."""
+        try:
+            yield
+        except CoterieError:
+            raise
+        except Exception as error:
+            if self.client.status != "running" or isinstance(error, CommClosedError | ConnectionError):
+                raise WorkerError(
+                    f"the scheduler of workers={self.name} has ended or cannot be reached: start it again, then resume "
+                    "the run"
+                ) from error
+            # the client keeps the error, which must not keep our frames, and so the task, in turn
+            error.add_note("".join(traceback.format_tb(error.__traceback__)))
+            error.__traceback__ = None
+            raise WorkerError(
+                f"a task on workers={self.name} failed ({type(error).__name__}: {error}): remove the cause, then "
+                "resume the run"
+            ) from error
+
+    def executor(self) -> Executor:
+        """Return an executor for jobs on these workers; a job whose worker ends is run again by another one."""
+        return ClientExecutor(self.client, pure=False)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Close the connection, and end the processes that were started here."""
+        with suppress(Exception):
+            self.client.close(timeout=5)  # type: ignore[no-untyped-call]
+        if self.local is not None:
+            self.local.end()
+
+
+def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str, str]]) -> None:
+    """Check that a worker suits.
+
+    Raises:
+        ConfigError: if it does not.
+    """
+    if info["nthreads"] != 1:
+        raise ConfigError(
+            f"worker {address} has {info['nthreads']} threads, but needs one: start it with --nthreads 1, and one "
+            "process for each core (--nworkers)"
+        )
+    try:
+        theirs, ours = future.result(timeout=CHECK_SECONDS), worker.facts()
+    except TimeoutError as error:
+        raise WorkerError(
+            f"worker {address} has not imported Coterie within {CHECK_SECONDS} s: resume the run when it is less busy"
+        ) from error
+    except ImportError as error:
+        raise ConfigError(
+            f"worker {address} cannot import {error.name or error}: install the same packages on all machines"
+        ) from error
+    other = next((name for name in ours if theirs.get(name) != ours[name]), None)
+    if other is not None:
+        raise ConfigError(
+            f"worker {address} has {other} {theirs.get(other)}, and this process has {ours[other]}: install the same "
+            "version on all machines"
+        )
+
+
+_OPEN: dict[str, Connection] = {}
+logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what it would print is raised as a WorkerError
+
+
+def connected(name: str) -> Connection:
+    """Return the connection to the workers that a text names; it is opened once and stays open.
+
+    Args:
+        name: Text such as `local:4` or `tls://scheduler:8786`.
+
+    Raises:
+        ConfigError: if the text is not allowed, or a worker does not suit.
+        WorkerError: if no scheduler answers, or it has no workers.
+    """
+    known = _OPEN.get(name)
+    if known is not None and known.client.status == "running":
+        return known
+    if known is not None:
+        disconnect(name)
+    wanted = read_workers(name)
+    _register_closing()
+    local = None if wanted.count is None else LocalWorkers.start(wanted.count)
+    try:
+        connection = Connection(name, _client(name, wanted, local), local)
+        _OPEN[name] = connection
+        connection.workers()
+    except BaseException:
+        _OPEN.pop(name, None)
+        if local is not None:
+            local.end()
+        raise
+    return connection
+
+
+def _client(name: str, wanted: Workers, local: LocalWorkers | None) -> Client:
+    try:
+        security = Security(require_encryption=True) if wanted.encrypted else None  # type: ignore[no-untyped-call]
+        return Client(  # type: ignore[no-untyped-call]
+            wanted.address if local is None else local.address,
+            timeout=CONNECT_SECONDS,
+            security=security,
+            set_as_default=False,
+        )
+    except TypeError as error:  # Dask's error for missing files of TLS
+        raise ConfigError(
+            f"workers={name} needs the certificates of the cluster ({error}): set DASK_DISTRIBUTED__COMM__TLS__CA_FILE "
+            "and ...__CLIENT__CERT and ...__CLIENT__KEY (docs/cluster.md)"
+        ) from error
+    except (OSError, TimeoutError) as error:
+        raise WorkerError(f"no scheduler answers at {name}: check the address, and that it is running") from error
+
+
+def disconnect(name: str) -> None:
+    """Close the connection to these workers, if there is one."""
+    known = _OPEN.pop(name, None)
+    if known is not None:
+        known.close()
+
+
+@cache
+def _register_closing() -> None:
+    atexit.register(_disconnect_all)
+
+
+def _disconnect_all() -> None:
+    for name in list(_OPEN):
+        disconnect(name)
