@@ -158,9 +158,9 @@ class HeldOut:
     members: Positions
     """Members that sent losses, (n,)."""
     losses: Floats
-    """(n, 3) loss of each of them under the cluster's model, its own part's model and the other part's model."""
+    """Loss of each of them under the cluster's model, its own part's model and the other part's model, (n, 3)."""
     on_all: Floats
-    """(n, 3) sums of these losses on both halves."""
+    """Sums of these losses on both halves, (n, 3)."""
 
     @property
     def gains(self) -> Floats:
