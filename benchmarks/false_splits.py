@@ -1,7 +1,7 @@
 """How often the tests of splits are wrong on clients that all follow one distribution.
 
     python -m benchmarks.false_splits                       # 400 draws of each kind
-    python -m benchmarks.false_splits --draws 50 --rate 0.1
+    python -m benchmarks.false_splits --draws 40 --rate 0.2
 
 Runs `cfl` with defaults, but 45 rounds (four trials), on drawn regressions without groups, and counts the runs in which
 any p-value was below its level, and those that split a cluster. Both should be at most the rate (`--false-splits`).

@@ -29,7 +29,8 @@ def test_cells_are_stored_resumed_and_shown(coterie, tmp_path):
     assert "naive-averaging, linear few samples: rank" in (tmp_path / "board.svg").read_text()
     _, shown, _ = coterie("scoreboard", "--show", "--results", file)
     assert out.startswith(shown)
-    append(file, KEPT_AS, cells[0], {**found[cells[0].name][FIRST_SEED], "version": "older", "cpu": -1}, 0.1)
+    outdated = {**found[cells[0].name][FIRST_SEED], "version": "older", "cpu": -1}
+    append(file, KEPT_AS, cells[0], Measured(outdated, 0.1), "older")
     code, _, _ = coterie(*command, "--again")  # runs the outdated cell only, and the new line counts
     assert code == 0
     assert len(file.read_text().splitlines()) == len(cells) + 2

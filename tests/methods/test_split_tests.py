@@ -123,7 +123,7 @@ def test_figures_of_several_halvings_are_means_over_them():
     assert found.p == pytest.approx(2 / 16)  # all four agree with their parts
 
 
-def test_a_model_that_suits_all_clients_is_no_evidence_for_a_split():
+def test_a_model_that_suits_all_members_is_no_evidence_for_a_split():
     # the first part's model is better for all members: they do not differ
     found = split_test(0, [held_out([[3, 1, 2], [3, 1, 2], [3, 2, 1], [3, 2, 1]])], dict.fromkeys(range(4), 1), 0.9)
     assert found is not None
