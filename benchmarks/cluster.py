@@ -18,8 +18,8 @@ The estimate for W workers, each with its own network card, is
 with the bytes D of the models down and U of the sums up, and B = min(W, 2) copies that leave the scheduler, since
 workers pass large models on to each other. Measured here (lowest times) are compute, in this process; serial, the time
 of a round with one worker less that in this process; and per_worker, by which an exchange takes longer with a second
-worker. Rows of single clients pass through this process, so for the linear models serial grows with the clients. It is a
-model, not a measurement.
+worker. Rows of single clients pass through this process, so for the linear models serial grows with the clients. It is
+a model, not a measurement.
 """
 
 import argparse
