@@ -13,11 +13,13 @@ all alike, and the lowest time counts. The overhead is the time of an exchange w
 
 The estimate for W workers, each with its own network card, is
 
-    seconds = compute / W + B D / bandwidth + 2 log2(W) (latency + U / bandwidth) + overhead + W per_worker
+    seconds = compute / W + serial + B D / bandwidth + 2 log2(W) (latency + U / bandwidth) + (W - 1) per_worker
 
-with the bytes D of the models down and U of the sums up, B = min(W, 2) copies that leave the scheduler (workers pass
-large models on to each other), and compute, overhead and per_worker as measured here (lowest times). It is a model,
-not a measurement.
+with the bytes D of the models down and U of the sums up, and B = min(W, 2) copies that leave the scheduler, since
+workers pass large models on to each other. Measured here (lowest times) are compute, in this process; serial, the time
+of a round with one worker less that in this process; and per_worker, by which an exchange takes longer with a second
+worker. Rows of single clients pass through this process, so for the linear models serial grows with the clients. It is
+a model, not a measurement.
 """
 
 import argparse
@@ -119,12 +121,12 @@ def bare_task(repeats: int) -> tuple[float, float]:
     return median(seconds), min(seconds)
 
 
-def estimate(compute: float, down: int, up: int, fixed: float, per_worker: float) -> Callable[[int], float]:
+def estimate(compute: float, serial: float, size: int, per_worker: float) -> Callable[[int], float]:
     """Return the seconds of a round as a function of the number of workers; see above."""
 
     def seconds(workers: int) -> float:
-        network = min(workers, 2) * down / BANDWIDTH + 2 * math.log2(workers) * (LATENCY + up / BANDWIDTH)
-        return compute / workers + network + fixed + workers * per_worker
+        network = min(workers, 2) * size / BANDWIDTH + 2 * math.log2(workers) * (LATENCY + size / BANDWIDTH)
+        return compute / workers + serial + network + (workers - 1) * per_worker
 
     return seconds
 
@@ -146,19 +148,18 @@ def main(clients: int, repeats: int) -> None:
             found[size, count] = overhead(count, size, 100)
             name = f"{size // 1000} kB of models, {count} worker{'s' * (count > 1)}"
             print("{:<28} {:>16.1f} {:>10.1f}".format(name, *(1000 * s for s in found[size, count])), flush=True)
-    fixed, both = found[100_000, 1][1], found[100_000, 2][1]
-    per_worker = max(0.0, both - fixed)
-
+    per_worker = max(0.0, found[100_000, 2][1] - found[100_000, 1][1])
     model = 4 * (784 * 200 + 200 + 200 * 10 + 10)
-    for name, compute, down in (
-        ("W1, 4800 clients x 50", 10 * images["in this process"], 4 * model),
-        (f"linear, {10 * clients:,} clients", 10 * many["in this process"], 4 * 4 * 10),
+    serial = [max(0.0, times["1 worker"] - times["in this process"]) for times in (images, many)]
+    for name, compute, fixed, size in (
+        ("W1, 4800 clients x 50", 10 * images["in this process"], serial[0], 4 * model),
+        (f"linear, {10 * clients:,} clients", 10 * many["in this process"], 10 * serial[1], 4 * 4 * 10),
     ):
-        seconds = estimate(compute, down, down, fixed, per_worker)
-        print(f"\nestimate for {name}: compute {compute:.1f} s, {down / 1e6:.3g} MB down and up, 1 Gbit/s")
+        seconds = estimate(compute, fixed, size, per_worker)
+        print(f"\nestimate for {name}: compute {compute:.1f} s, serial {fixed:.1f} s, {size / 1e6:.3g} MB down and up")
         print(f"{'workers':>8} {'seconds':>10} {'speed-up':>10} {'GB of traffic':>14}")
         for workers in (1, 2, 16, 64, 256):
-            traffic = 2 * workers * down / 1e9
+            traffic = 2 * workers * size / 1e9
             print(f"{workers:>8} {seconds(workers):>10.2f} {seconds(1) / seconds(workers):>10.1f} {traffic:>14.3f}")
 
 

@@ -68,7 +68,7 @@ def main(count: int) -> None:
     with (
         dask.config.set({"distributed.worker.daemon": True}),
         LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+            n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
         ) as cluster,
     ):
         print(cluster.scheduler_address, flush=True)

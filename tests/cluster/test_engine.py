@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.cluster.connection import Connection
+from coterie.cluster.connection import Connection, disconnect
 from coterie.engines.sequential import Sequential
 from coterie.errors import ConfigError, InputError, SmallWorkWarning, WorkerError
 from coterie.testing.checks import Case, small_federation, small_module
@@ -126,7 +126,9 @@ def test_an_interrupted_run_continues_with_other_workers_and_the_stored_number_o
         coterie.fit(
             data, "fedem", out=out, callbacks=[interrupt], engine="dask", workers=local.address, shards=5, **options
         )
-    resumed = coterie.resume(out, data, workers=local.address.replace("127.0.0.1", "localhost"))
+    other = local.address.replace("127.0.0.1", "localhost")
+    resumed = coterie.resume(out, data, workers=other)
+    disconnect(other)
     assert resumed.config["shards"] == 5
     whole = coterie.fit(data, "fedem", shards=5, **options)
     for a, b in zip(whole.models, resumed.models, strict=True):
