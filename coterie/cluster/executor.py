@@ -19,7 +19,7 @@ Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class WorkerCall:
     """A function that runs in another process as it would here: with the same plugins, and one thread."""
 
     work: Callable[..., Any]
@@ -27,7 +27,7 @@ class Elsewhere:
     """Paths of plugin files."""
 
     @classmethod
-    def of(cls, work: Callable[..., Any]) -> Elsewhere:
+    def of(cls, work: Callable[..., Any]) -> WorkerCall:
         """Return the function with the plugins of this process."""
         return cls(work, tuple(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))))
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from coterie.cluster.executor import Elsewhere, check_shared, chosen_executor, outcome_of, submitted
+from coterie.cluster.executor import WorkerCall, check_shared, chosen_executor, outcome_of, submitted
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.experiments.processes import POLL_SECONDS, Answer, answered, in_processes, leave_if_importing_main
 
@@ -80,8 +80,8 @@ class OnExecutor(Pool):
         if not jobs:
             return
         check_shared(self.executor, folder)
-        elsewhere = Elsewhere.of(partial(answered, work))
-        running = {submitted(self.executor, elsewhere, job): job for job in jobs}
+        call = WorkerCall.of(partial(answered, work))
+        running = {submitted(self.executor, call, job): job for job in jobs}
         try:
             while running:
                 done, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)

@@ -65,7 +65,7 @@ def comparable(
     spread = dict(zip(groups.get("features", ()), groups.get("deviations", ()), strict=True))
     several = "classes" in found and len(found["classes"]) > 2
     features = [name.rpartition(": ")[2] if several else name for name in found["names"]]
-    kept = [j for j, feature in enumerate(features) if feature in spread]
+    kept = [j for j, feature in enumerate(features) if spread.get(feature) is not None]
     if not kept:
         return None
 

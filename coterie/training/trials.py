@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.cluster.executor import Elsewhere, outcome_of, submitted
+from coterie.cluster.executor import WorkerCall, outcome_of, submitted
 from coterie.cluster.shard_data import ShardRecipe, decode_shard, encode_shard, in_folder, shard_of
 from coterie.core.dataset import FederatedDataset, Profile
 from coterie.core.plain import from_plain, to_plain
@@ -107,7 +107,7 @@ def on_workers(executor: Executor, run_trial: RunTrial) -> RunTrials:
     """
 
     def run(trials: Sequence[Callable[[], Plan]]) -> Generator[Outcome, None, None]:
-        work, waiting = Elsewhere.of(run_trial), deque(trials)
+        work, waiting = WorkerCall.of(run_trial), deque(trials)
         running: deque[Future[Outcome]] = deque()
         clients: tuple[ShardRecipe, bytes | None] | None = None
         try:

@@ -5,7 +5,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 import pytest
 
 import coterie
-from coterie.cluster.executor import Elsewhere
+from coterie.cluster.executor import WorkerCall
 from coterie.errors import ConfigError, RunError, TrainingError, WorkerError
 from coterie.experiments.pools import OnExecutor, Processes, chosen_pool
 from coterie.report.reading import read_run
@@ -20,7 +20,7 @@ class Scripted(Executor):
 
     def submit(self, work, /, *args):
         future = Future()
-        if not isinstance(work, Elsewhere):
+        if not isinstance(work, WorkerCall):
             future.set_result(self.sees and work(*args))
         elif self.failures and (error := self.failures.pop(0)) is not None:
             future.set_exception(error)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+from coterie.data import scenario
 from coterie.errors import ConfigError
 from coterie.testing.checks import CHECKS, Case
 from coterie.tiers.distance import FeatureNorm, LabelHistogram, Parameters
+from coterie.training.planning import prepare
 from tests.tiers.test_tiers import a_block
 
 
@@ -72,12 +75,23 @@ def test_distances_split_clusters_and_declare_their_rows(learner: str, options: 
             {"procedure": "split-by-norm:eps1=1,eps2=0,gate=0.1", "distance": "label-histogram"},
             "the gate of split-by-norm needs cosines, but distance label-histogram is not one",
         ),
-        ({"procedure": "split-by-gap:rho=0.1", "distance": "feature-norm"}, "set shared=body"),
     ],
 )
 def test_unsuitable_distances_are_refused(options: dict[str, str], message: str):
     with pytest.raises(ConfigError, match=message):
         Case("tiered", "mlp", options).plan()
+
+
+def test_features_of_a_module_without_a_last_layer_are_refused():
+    """The outputs of the softmax are no linear function of features."""
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.LogSoftmax(dim=1))
+
+    data = scenario("rotated-digits", clients=4)
+    options = {"procedure": "split-by-gap:rho=0.1", "distance": "feature-norm"}
+    with pytest.raises(ConfigError, match="the inputs of one fully connected last layer with a bias"):
+        prepare(data, "tiered", network, options)
 
 
 def test_label_shares_in_a_regression_are_refused():

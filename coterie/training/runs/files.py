@@ -94,4 +94,4 @@ def file_sha256(path: Path) -> str:
 
 def tensor_bytes(arrays: Mapping[str, Tensor]) -> bytes:
     """Return named tensors in the safetensors format."""
-    return safetensors_bytes({name: a.detach().cpu().contiguous() for name, a in arrays.items()})
+    return safetensors_bytes({name: a.detach().cpu().contiguous().clone() for name, a in arrays.items()})

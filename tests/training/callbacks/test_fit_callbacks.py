@@ -240,7 +240,7 @@ def test_the_privacy_budget_counts_a_round_before_its_clients_are_asked():
 
 
 def test_states_are_released_only_if_remote_clients_keep_some():
-    class Elsewhere:
+    class RemoteClients:
         store = None
 
         def __init__(self):
@@ -252,9 +252,9 @@ def test_states_are_released_only_if_remote_clients_keep_some():
     for method, released in (("fedem", [[4] * 6]), ("ifca", [])):
         plan = prepare(data(), method, None, {"clusters": 2, "rounds": 3})
         state = initialize(plan).state.with_values(accepted=torch.full((6,), 5))
-        elsewhere = Elsewhere()
-        away = replace(plan, run=replace(plan.run, federation=elsewhere))
+        remote = RemoteClients()
+        away = replace(plan, run=replace(plan.run, federation=remote))
         best = state.with_values(accepted=torch.full((6,), 4))
         StateRelease(None).on_round(TrainingRun({}, None, 0, 3, [], Progress(away, state, best)), RoundRecord(round=2))
-        assert elsewhere.released == released
+        assert remote.released == released
         StateRelease(None).on_round(TrainingRun({}, None, 0, 3, [], Progress(plan, state, best)), RoundRecord(round=2))
