@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from coterie.core.schema import Column
+from coterie.errors import ConfigError, shown
 
 Task = Literal["classification", "regression"]
 Missing = Literal["impute", "refuse"]
@@ -32,6 +33,12 @@ class TableSettings:
     task: Task | None = None
     missing: Missing = "impute"
     standardize: bool = True
+
+    def __post_init__(self) -> None:
+        if self.task is not None and self.task not in get_args(Task):
+            raise ConfigError(f"task must be {' or '.join(get_args(Task))}, got {shown(self.task)}")
+        if self.missing not in get_args(Missing):
+            raise ConfigError(f"missing must be {' or '.join(get_args(Missing))}, got {shown(self.missing)}")
 
 
 class DroppedError(Exception):

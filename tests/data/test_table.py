@@ -392,3 +392,10 @@ def test_models_of_a_table_with_other_columns_are_no_start():
     with pytest.warns(UserWarning, match="scaled with other means"):
         coterie.fit(from_table(table, features="x", seed=1, **named), "fedavg", rounds=1, init=earlier)
     coterie.fit(from_table(table, schema=earlier.schema, **named), "fedavg", rounds=1, init=earlier)
+
+
+@pytest.mark.parametrize(("name", "value"), [("task", "classify"), ("task", 1), ("missing", "impute it")])
+def test_an_unknown_task_or_treatment_of_missing_values_is_refused(name, value):
+    table = {"site": ["a", "b"] * 4, "hours": list(range(8)), "score": [0, 1] * 4}
+    with pytest.raises(ConfigError, match=f"{name} must be .* or .*, got "):
+        coterie.from_table(table, client="site", target="score", **{name: value})
