@@ -21,13 +21,15 @@ pytest.importorskip("dp_accounting", reason="private runs need coterie[privacy]"
 
 LOCAL = {"privacy": "local", "privacy_noise": 4.0, "privacy_choice": 0.5, "init": "random", "rounds": 3}
 CENTRAL = {"privacy": "central", "privacy_noise": 4.0, "init": "random", "rounds": 3}
+LITTLE_NOISE = {**CENTRAL, "privacy_noise": 0.1}
+"""With more noise, all noisy counts of a run can be so low that every cluster keeps its first model."""
 
 
 def plan_of(options, data=None):
     return Case("ifca", "linear", options).plan(data)
 
 
-@pytest.mark.parametrize("options", [LOCAL, CENTRAL], ids=["local", "central"])
+@pytest.mark.parametrize("options", [LOCAL, LITTLE_NOISE], ids=["local", "central"])
 def test_noise_is_reproducible_in_simulations_only(options):
     plan = plan_of(options)
     simulated = [carry_out(plan_of(options)).models for _ in range(2)]
