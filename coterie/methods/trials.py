@@ -336,6 +336,9 @@ def _both_large(one: Positions, two: Positions) -> bool:
 def _held_out(rows: _Rows, parts: Sequence[Positions], columns: Sequence[int]) -> HeldOut:
     """Return these columns of the losses of the members of two parts; clients with infinite losses have no row."""
     members = rows.among(np.concatenate(parts))
+    if not len(members):  # all trial models diverged, or no client answered
+        nothing = np.zeros((0, len(columns)))
+        return HeldOut(parts, members, nothing, nothing)
     trained, held_out = (rows.at(members)[name].numpy()[:, list(columns)] for name in HALVES)
     return HeldOut(parts, members, held_out, trained + held_out)
 

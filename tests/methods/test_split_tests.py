@@ -15,7 +15,7 @@ from coterie.core.state import AGE
 from coterie.core.state_array import Age, StateArray
 from coterie.errors import ConfigError
 from coterie.methods import CFL, HCFL, ICFL, FullBatch, HCFLPlus
-from coterie.methods.trials import HALVINGS, REFINEMENTS
+from coterie.methods.trials import HALVINGS, REFINEMENTS, RoundTrials, _Rows
 from coterie.tiers import RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, SplitByTest
 from coterie.tiers.split_test import HeldOut, gain_test, sign_flip_p, split_test, trial_number
 from coterie.tiers.view import View
@@ -272,3 +272,17 @@ def test_a_training_that_diverges_ends_as_one_that_diverged(lr):
     """Infinite losses are not evidence; the run reports its divergence and does not fail in a test."""
     result = coterie.fit(regressions(0, 2), CFL(test_every=1), rounds=4, lr=lr, local_steps=20)
     assert result.metrics["diverged"]
+
+
+@pytest.mark.parametrize("lost", ["held-out", "all"])
+def test_trials_whose_models_diverge_split_and_merge_nothing(monkeypatch, lost):
+    """Clients with infinite losses send no rows; here no client sends any, for the last task or for all of them."""
+    ask = RoundTrials._ask
+
+    def silent(trials, task, *arguments):
+        return _Rows({}, {}) if lost == "all" or task.name == "half-losses" else ask(trials, task, *arguments)
+
+    monkeypatch.setattr(RoundTrials, "_ask", silent)
+    data = coterie.scenario("rotated-digits", clients=12)
+    result = coterie.fit(data, HCFL(test_every=1), learner="logistic", rounds=3)
+    assert len(result.models) == 1
