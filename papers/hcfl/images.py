@@ -275,8 +275,8 @@ def shown(found: Found, setting: Setting, row: Row, figure: str, digits: int = 1
 
 
 ROUNDING = 4.0
-"""Points of accuracy by which a single run of these tables may differ from itself on another machine, whose sums are
-rounded differently: a client then joins another cluster, and both clusters train on other data from then on."""
+"""Points of accuracy by which a single run of these tables is assumed to differ from itself at most on another machine,
+whose sums are rounded differently: a client then joins another cluster, and both train on other data from then on."""
 
 
 @dataclass(frozen=True)
@@ -361,8 +361,8 @@ SCALE_NOTE = (
     "the accuracy on the clients' held-out samples. Test is that of one new client for each concept with clean test "
     "images of all classes, 1000 to choose a model or weights and 3000 to evaluate it. The best of rounds 12, 24, 36 "
     "and 48 counts, separately for Val and Test. There is one seed unless stated in parentheses. On another machine, "
-    "whose sums are rounded differently, a single run may differ by up to 4 points: claims about smaller differences "
-    "are undecided. "
+    "whose sums are rounded differently, a single run may differ by some points. The margin of 4 points, below which "
+    "claims are undecided, is an assumption that was not measured for these tables. "
 )
 SAME_SCALE = "Scale, Val and Test are those of `hcfl-table1`. "
 
