@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from coterie.diagnosis.values import Gain, Power, Recommendation, Setting, Shift, Structure
@@ -13,12 +14,26 @@ WORTHWHILE = 0.05
 NEARLY = 0.8
 """Share of the gain of a model for each client from which groups are recommended without being certain of them."""
 
+FEWEST_STEPS, MOST_STEPS = 5, 100
+"""Limits of the recommended number of local steps for fine-tuning."""
+
 Learned = Literal["regression", "logistic", "network"]
 """Kind of model: for numbers, for classes of a few features, or for classes of more features than are tested."""
 
 
-def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, learned: Learned) -> Recommendation:
-    """Return the recommended method."""
+def recommend(
+    shift: Shift, structure: Structure, power: Power, gain: Gain, learned: Learned, *, steps: int = FEWEST_STEPS
+) -> Recommendation:
+    """Return the recommended method.
+
+    Args:
+        shift: Tests of the differences.
+        structure: Form of the differences.
+        power: Samples that a client needs.
+        gain: Expected gains.
+        learned: Kind of model.
+        steps: Number of local steps for fine-tuning clients that differ in their relation.
+    """
     if structure.kind == "one":
         return _one_model(_alike(shift, gain))
     if shift.kind == "labels":
@@ -43,15 +58,37 @@ def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, lear
             f"to lower the {gain.unit} by {_lowered(gain)}, as much as or nearly as much as a model for each client.",
         )
     if structure.kind == "continuum":
-        better = "a linear mixed model, or one model that every client fine-tunes," if learned == "regression" else ""
+        better = "a linear mixed model with random slopes, or one model that every client fine-tunes," if learned == "regression" else ""
         better = better or "one model that every client fine-tunes"
         return _fine_tuned(
-            f"The clients differ smoothly and do not form groups: {better} fits that better than clusters."
+            f"The clients differ smoothly and do not form groups: {better} fits that better than clusters.",
+            steps,
         )
     return _fine_tuned(
         "The clients differ, but there are too few samples to distinguish groups from a smooth spread: train one model "
-        "that every client fine-tunes, and diagnose again with more samples for each client."
+        "that every client fine-tunes, and diagnose again with more samples for each client.",
+        steps,
     )
+
+
+def tuning_steps(gain: Gain, samples: float, features: int, *, regression: bool) -> int:
+    """Return the number of local steps by which a client should fine-tune the model of all clients.
+
+    A client with n samples should use the share r / (1 + r) of its own deviation from the model of all, where r is n
+    times the variance of the coefficients over that of the noise. In t steps of size 1 / L, gradient descent takes the
+    share 1 - exp(-t / L). With standardised features L is about the number of coefficients, so t = L log(1 + r).
+
+    Args:
+        gain: Expected gains; that of a model for each client gives the variance of the coefficients.
+        samples: Median number of samples of a client.
+        features: Number of features of the pooled model.
+        regression: Whether the loss is a mean squared error, not a log loss.
+    """
+    found = 0.0 if gain.personal is None else max(gain.personal.value, 0.0)
+    noise = max(gain.one_model - found, 1e-9 * gain.one_model)
+    of_a_sample = found / noise if regression and noise > 0 else 2 * found
+    steps = (features + 1) * math.log1p(samples * of_a_sample / (features + 1))
+    return int(min(max(math.ceil(steps), FEWEST_STEPS), MOST_STEPS))
 
 
 def _alike(shift: Shift, gain: Gain) -> str:
@@ -111,5 +148,6 @@ def _one_model(reason: str) -> Recommendation:
     return Recommendation("fedavg", (), ("--method", "fedavg"), True, reason)
 
 
-def _fine_tuned(reason: str) -> Recommendation:
-    return Recommendation("fedavg", (Setting("finetune", 5),), ("--method", "fedavg", "--finetune", "5"), True, reason)
+def _fine_tuned(reason: str, steps: int = FEWEST_STEPS) -> Recommendation:
+    arguments = ("--method", "fedavg", "--finetune", str(steps))
+    return Recommendation("fedavg", (Setting("finetune", steps),), arguments, True, reason)

@@ -8,10 +8,11 @@ import torch
 
 from coterie.client.group import ClientGroup
 from coterie.data import from_arrays
+from coterie.diagnosis.advice import tuning_steps
 from coterie.diagnosis.consequences import placing_probability
 from coterie.diagnosis.diagnose import diagnose, diagnose_clients
 from coterie.diagnosis.mixture import Mixture
-from coterie.diagnosis.values import Diagnosis
+from coterie.diagnosis.values import Diagnosis, Estimate, Gain
 from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
@@ -63,7 +64,15 @@ def test_without_differences_one_model_is_recommended(classes):
 def test_a_smooth_spread_is_not_cut_into_groups():
     found = diagnose(federation(smooth=True, clients=40))
     assert found.structure.kind == "continuum"
-    assert found.recommendation.settings() == {"finetune": 5}
+    assert found.recommendation.method == "fedavg"
+    assert 5 <= found.recommendation.settings()["finetune"] <= 100
+
+
+@pytest.mark.parametrize(("value", "steps"), [(-1.0, 5), (0.0, 5), (2.0, 8), (3.9999, 39), (4.0, 70)])
+def test_steps_of_fine_tuning_follow_the_spread(value, steps):
+    """A loss of 4 of which 2 are due to differences: r = 30 * (2 / 2) / 3 = 10, and 3 log(11) = 7.2, rounded up."""
+    gain = Gain("mean squared error", 4.0, *[Estimate(0, 0, 0)] * 2, 4.0, None, Estimate(value, value, value))
+    assert tuning_steps(gain, samples=30, features=2, regression=True) == steps
 
 
 def test_every_engine_and_cut_gives_the_same():
