@@ -58,7 +58,11 @@ def recommend(
             f"to lower the {gain.unit} by {_lowered(gain)}, as much as or nearly as much as a model for each client.",
         )
     if structure.kind == "continuum":
-        better = "a linear mixed model with random slopes, or one model that every client fine-tunes," if learned == "regression" else ""
+        better = (
+            "a linear mixed model with random slopes, or one model that every client fine-tunes,"
+            if learned == "regression"
+            else ""
+        )
         better = better or "one model that every client fine-tunes"
         return _fine_tuned(
             f"The clients differ smoothly and do not form groups: {better} fits that better than clusters.",

@@ -340,9 +340,7 @@ def _ask_scores(
         broadcast = Broadcast(round_, clusters, only, each=each, common=common)
     else:
         broadcast = Broadcast(tuning.round, clusters, only, {"lr": tuning.lr}, each=each, common=common)
-    task = SiteScores(
-        predictor=None if by is None else by.predictor, tuning=None if tuning is None else tuning.task
-    )
+    task = SiteScores(predictor=None if by is None else by.predictor, tuning=None if tuning is None else tuning.task)
     reply = federation.ask(task, broadcast, asked).reply
     rows = {name: value.numpy() for name, value in reply.rows.items()}
     bins = reply.sums.get("bins")

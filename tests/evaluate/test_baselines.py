@@ -9,7 +9,19 @@ import pytest
 
 import coterie
 from coterie.errors import ColumnWarning
-from coterie.evaluate.baselines import ALONE, KEYS, MIXED, POOLED, RUN, SITE, TUNED, Baselines, area, difference, summarise
+from coterie.evaluate.baselines import (
+    ALONE,
+    KEYS,
+    MIXED,
+    POOLED,
+    RUN,
+    SITE,
+    TUNED,
+    Baselines,
+    area,
+    difference,
+    summarise,
+)
 from coterie.evaluate.mixed_model import mixed_model_rmse, pooled_rmse
 from coterie.evaluate.site_models import SiteModel
 
