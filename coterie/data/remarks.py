@@ -42,6 +42,8 @@ FEWEST_VALUES = 5
 """Number of different whole numbers below which a column may be a scale of codes."""
 SAME_DIGITS = 1e-10
 """Relative deviation below which the numbers of a column differ in their last digits only."""
+CLIENTS_OF_A_CLASS = 4
+"""If a class is at this many clients, one that is at a single client gets a remark."""
 MANY_CLASSES, ROWS_OF_A_CLASS = 20, 10
 """More classes, and classes in fewer rows, get a remark."""
 MOST_COPIES = 0.02
@@ -73,9 +75,11 @@ IS_TOTAL = "is the name of a line of totals or means"
 NAME_OF_CODE = "is that of an identifier"
 CALLED_LIKE, NAMES_MISSING = "is called like", "does the file begin with the names of its columns?"
 """Parts of the remark on a column that is called like one of its values."""
+EMPTY_CLIENTS = "so that its effect is unknown there"
 SUSPICIONS = (
+    EMPTY_CLIENTS,
     *(MARKS_MISSING, DOMINATES, STANDS_APART, COPY, COPIES_HELD_OUT, ALIKE, SAME_MEANING, OF_CLIENTS, IS_TOTAL),
-    *(NAME_OF_CODE, CALLED_LIKE, "looks like", "look like", "only: ", "last digits"),
+    *(NAME_OF_CODE, CALLED_LIKE, "looks like", "look like", "only: ", "last digits", "or missing in training rows"),
 )
 """Parts of the remarks on columns that a user should look at."""
 ONE_KIND = "make them of one kind"
@@ -263,11 +267,22 @@ def _many_or_rare_classes(facts: ClassFacts) -> list[str]:
     return [f"class {shown(rarest.text)} is in {counted(rarest.rows, 'row')} only: little is known of it"]
 
 
+def _classes_of_one_client(facts: ClassFacts) -> list[str]:
+    levels = all_levels(facts.column)
+    if max((level.clients for level in levels), default=0) < CLIENTS_OF_A_CLASS:
+        return []
+    alone = [level for level in levels if level.clients == 1]
+    return (
+        [f"class {shown(alone[0].text)} is at one client only: how to tell it elsewhere is not known"] if alone else []
+    )
+
+
 CLASS_RULES: tuple[Callable[[ClassFacts], list[str]], ...] = (
     _classes_that_are_alike,
     _class_in_header,
     _classes_for_missing,
     _many_or_rare_classes,
+    _classes_of_one_client,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from coterie.diagnosis.values import Gain, Power, Recommendation, Setting, Shift, Structure
+from coterie.diagnosis.values import DataFacts, Gain, Power, Recommendation, Setting, Shift, Structure
 
 RESTARTS = 10
 """Random initial models of ifca of which the best are kept; fewer often miss a group."""
@@ -16,6 +16,10 @@ NEARLY = 0.8
 
 FEWEST_STEPS, MOST_STEPS = 5, 100
 """Limits of the recommended number of local steps for fine-tuning."""
+LEAST_NOISE = 1e-9
+"""Smallest share of the loss of one model that counts as noise."""
+MOST_INFORMATION = 0.25
+"""Largest information of one label about its log-odds."""
 
 Learned = Literal["regression", "logistic", "network"]
 """Kind of model: for numbers, for classes of a few features, or for classes of more features than are tested."""
@@ -32,14 +36,15 @@ def recommend(
         power: Samples that a client needs.
         gain: Expected gains.
         learned: Kind of model.
-        steps: Number of local steps for fine-tuning clients that differ in their relation.
+        steps: Number of local steps for fine-tuning.
     """
     if structure.kind == "one":
         return _one_model(_alike(shift, gain))
     if shift.kind == "labels":
         return _fine_tuned(
             "Only the frequency of the labels differs, which moves the intercept of each client: one model that every "
-            "client fine-tunes adapts to that, and the slopes are learned from all clients."
+            "client fine-tunes adapts to that, and the slopes are learned from all clients.",
+            FEWEST_STEPS if learned == "network" else steps,
         )
     if learned == "network":
         return _found_in_training(structure)
@@ -75,23 +80,27 @@ def recommend(
     )
 
 
-def tuning_steps(gain: Gain, samples: float, features: int, *, regression: bool) -> int:
+def tuning_steps(shift: Shift, gain: Gain, facts: DataFacts) -> int:
     """Return the number of local steps by which a client should fine-tune the model of all clients.
 
     A client with n samples should use the share r / (1 + r) of its own deviation from the model of all, where r is n
     times the variance of the coefficients over that of the noise. In t steps of size 1 / L, gradient descent takes the
-    share 1 - exp(-t / L). With standardised features L is about the number of coefficients, so t = L log(1 + r).
+    share 1 - exp(-t / L). The default L of a table is the largest mean squared length of a client's rows, with
+    standardised features about twice the number of coefficients, so t = L log(1 + r).
 
     Args:
-        gain: Expected gains; that of a model for each client gives the variance of the coefficients.
-        samples: Median number of samples of a client.
-        features: Number of features of the pooled model.
-        regression: Whether the loss is a mean squared error, not a log loss.
+        shift: Tests of the differences; the effect on the model is the standard deviation of the clients' predictions.
+        gain: Expected gains; what a model for each client leaves of the loss is the noise of a regression.
+        facts: Facts about the clients.
     """
-    found = 0.0 if gain.personal is None else max(gain.personal.value, 0.0)
-    noise = max(gain.one_model - found, 1e-9 * gain.one_model)
-    of_a_sample = found / noise if regression and noise > 0 else 2 * found
-    steps = (features + 1) * math.log1p(samples * of_a_sample / (features + 1))
+    effect = shift.model.effect.value**2
+    if facts.classes is None:
+        left = gain.one_model - (0.0 if gain.personal is None else max(gain.personal.value, 0.0))
+        of_a_sample = effect / max(left, LEAST_NOISE * gain.one_model, LEAST_NOISE)
+    else:
+        of_a_sample = effect * MOST_INFORMATION
+    coefficients = facts.features + 1
+    steps = 2 * coefficients * math.log1p(facts.median * of_a_sample / coefficients)
     return int(min(max(math.ceil(steps), FEWEST_STEPS), MOST_STEPS))
 
 

@@ -86,7 +86,7 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int, n
     facts = _facts(data, pooled, session)
     clients = client_rows(session.ids, found, differences, pooled, session.sizes.astype(np.float64))
     gain = find_gain(cross_validate(session, pooled, differences, found, seed), found, scores, pooled, seed)
-    steps = tuning_steps(gain, facts.median, pooled.components, regression=pooled.classes is None)
+    steps = tuning_steps(shift, gain, facts)
     if pooled.classes is None:
         shift = without_hidden_slopes(shift, max(0.0, gain.one_model - gain.over_one.value))
     return Diagnosis(

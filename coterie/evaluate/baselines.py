@@ -34,6 +34,8 @@ LEVEL = 0.95
 MINUS = "\N{MINUS SIGN}"
 MOST_COEFFICIENTS = 200
 """Largest number of coefficients of one model, over all classes, with which the alternatives are fitted."""
+MOST_AROUND_SMALL = 2
+"""Largest number of decimals of a small difference with an interval wider than 10."""
 MOST_DECIMALS = 6
 """Largest number of decimals of a difference; smaller differences are written with an exponent."""
 FEWEST_CLIENTS = 5
@@ -106,6 +108,8 @@ class Difference:
         if self.low is None or self.high is None or not self.high > self.low:
             return None
         wanted = max(0, 1 - math.floor(math.log10(self.high - self.low)))
+        if wanted == 0 and self.value:  # a wide interval around a small difference, which should not be shown as 0
+            wanted = min(max(0, -math.floor(math.log10(abs(self.value)))), MOST_AROUND_SMALL)
         return wanted if wanted <= MOST_DECIMALS else None
 
     def texts(self) -> tuple[str, str, str]:

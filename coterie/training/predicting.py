@@ -243,9 +243,13 @@ def warn_of_spellings(new: Sequence[ClientId], known: Iterable[ClientId]) -> Non
     trained = {same_name(name): name for name in known} if new else {}
     alike = [(name, trained[same_name(name)]) for name in new if same_name(name) in trained]
     if alike:
-        count = "1 client is" if len(alike) == 1 else f"{len(alike)} clients are"
+        count = (
+            "1 client is treated as new, but has"
+            if len(alike) == 1
+            else f"{len(alike)} clients are treated as new, but have"
+        )
         warnings.warn(
-            f"{count} treated as new, but almost have the name of one that trained (such as {shown(alike[0][0])} and "
+            f"{count} almost the name of one that trained (such as {shown(alike[0][0])} and "
             f"{shown(alike[0][1])}): write the names as in the training data",
             ColumnWarning,
             stacklevel=3,

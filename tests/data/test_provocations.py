@@ -223,7 +223,7 @@ def test_clients_that_differ_only_in_case_are_named():
 def test_clients_without_a_target_are_counted():
     y = [None if site == "s3" else value for site, value in zip(SITES, Y, strict=True)]
     found = outcome({"site": SITES, "x": X, "y": y}, "site")
-    assert "5 clients, 100 rows; 1 clients have no row with a target" in found
+    assert "5 clients, 100 rows; 1 client has no row with a target" in found
 
 
 def test_python_users_are_warned_of_what_is_left_out():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -68,11 +70,20 @@ def test_a_smooth_spread_is_not_cut_into_groups():
     assert 5 <= found.recommendation.settings()["finetune"] <= 100
 
 
-@pytest.mark.parametrize(("value", "steps"), [(-1.0, 5), (0.0, 5), (2.0, 8), (3.9999, 39), (4.0, 70)])
-def test_steps_of_fine_tuning_follow_the_spread(value, steps):
-    """A loss of 4 of which 2 are due to differences: r = 30 * (2 / 2) / 3 = 10, and 3 log(11) = 7.2, rounded up."""
-    gain = Gain("mean squared error", 4.0, *[Estimate(0, 0, 0)] * 2, 4.0, None, Estimate(value, value, value))
-    assert tuning_steps(gain, samples=30, features=2, regression=True) == steps
+@pytest.mark.parametrize(
+    ("classes", "effect", "personal", "steps"),
+    [(None, 0.0, 0.0, 5), (None, 2.0, 2.0, 19), (None, 2.0, -1.0, 15), (None, 2.0, 4.0, 100), (2, 2.0, 0.0, 15)],
+)
+def test_steps_of_fine_tuning_follow_the_spread(classes, effect, personal, steps):
+    """A variance of 4 and noise 4 - 2: r = 30 * (4 / 2) / 3 = 20, and 6 log(21) = 18.3; for classes, r = 10.
+
+    If a model for each client does not help, noise is all of the loss: r = 10, 6 log(11) = 14.4.
+    """
+    nothing = Estimate(0, 0, 0)
+    gain = Gain("loss", 4.0, nothing, nothing, 4.0, None, Estimate(personal, personal, personal))
+    base = diagnose(federation(classes, clients=8))
+    shift = replace(base.shift, model=replace(base.shift.model, effect=Estimate(effect, effect, effect)))
+    assert tuning_steps(shift, gain, replace(base.facts, median=30, features=2)) == steps
 
 
 def test_every_engine_and_cut_gives_the_same():
