@@ -40,6 +40,8 @@ SECONDS_DIGITS = 1_000_000
 """Factor of a date in numbers such as 20241231235959."""
 FEWEST_VALUES = 5
 """Number of different whole numbers below which a column may be a scale of codes."""
+SCALE_CODES, FAR_ON_A_SCALE = frozenset({-9.0, 9.0, 77.0, 88.0, 99.0}), 3.0
+"""Numbers that stand for a missing value on a scale of few codes, if they are this many times its range away."""
 SAME_DIGITS = 1e-10
 """Relative deviation below which the numbers of a column differ in their last digits only."""
 CLIENTS_OF_A_CLASS = 4
@@ -116,11 +118,26 @@ class NumberFacts:
     @cached_property
     def apart(self) -> tuple[tuple[float, int], ...]:
         """Other extremes that many rows hold and that are far from all other values, with their rows."""
-        few_values = self.column.codes is not None and len(self.column.codes) < FEWEST_VALUES
-        if self.column.constant or self.moments.count < FEW_ROWS or few_values:
+        if self.column.constant or self.moments.count < FEW_ROWS:
             return ()
         found = standing_apart(self.moments, self.column.whole)
-        return tuple((value, rows) for value, rows in found if value not in self.codes)
+        usual = self.column.codes is None or len(self.column.codes) >= FEWEST_VALUES
+        return tuple(
+            (value, rows)
+            for value, rows in found
+            if value not in self.codes and (usual or (value in SCALE_CODES and self._is_far(value)))
+        )
+
+    def _is_far(self, value: float) -> bool:
+        """Return whether an extreme is several times as far from the other values as these are from each other."""
+        low, high, next_low, next_high = (
+            self.moments.low,
+            self.moments.high,
+            self.moments.next_low,
+            self.moments.next_high,
+        )
+        gap, others = (next_low - low, high - next_low) if value == low else (high - next_high, next_high - low)
+        return gap >= FAR_ON_A_SCALE * others
 
 
 NumberRule = Callable[[NumberFacts], list[str]]

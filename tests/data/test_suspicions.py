@@ -38,6 +38,8 @@ def note(name: str, **changed: object) -> str:
     ("usual", "code", "shown"),
     [
         (RANDOM.integers(1, 6, N).astype(float), 9, "9"),
+        (RANDOM.integers(1, 3, N).astype(float), 9, "9"),
+        (RANDOM.integers(0, 2, N).astype(float), -9, "-9"),
         (RANDOM.integers(18, 60, N).astype(float), -1, "-1"),
         (RANDOM.integers(18, 60, N).astype(float), 99, "99"),
         (RANDOM.normal(130, 10, N), 0, "0"),
@@ -60,6 +62,9 @@ def test_a_frequent_extreme_that_stands_apart_may_be_a_code_for_missing_values(u
         RANDOM.poisson(2, N),
         np.where(EVERY_TENTH, 0, RANDOM.uniform(1, 90, N)),
         RANDOM.choice([10.0, 20.0, 90.0], N),
+        RANDOM.choice([1, 5, 9], N),
+        RANDOM.choice([-1, 0, 1], N),
+        RANDOM.choice([0, 1, 50], N),
     ],
 )
 def test_scales_counts_and_amounts_are_not_suspected(usual):
