@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 5
 """Largest number of clients that an error names."""
 TRAINED, PLACED, SHARED = "training", "labelled rows", "one model"
+UNFIT = "labelled rows that fit no cluster"
 """Values of the column `placed_by`: how a client got its model."""
 OWN_COLUMNS = ("client", "cluster", "certainty", "placed_by", "prediction")
 """Columns of the predictions, before the probabilities of classes."""
@@ -144,6 +145,9 @@ class _RowPredictor:
                 cluster = int(result.weigh(*support).argmax())
                 certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
                 self._add(rows, samples, {"support": support}, cluster, certainty, PLACED)
+            if client in self.misfits:  # the certainty compares clusters of which none fits
+                for row in rows.tolist():
+                    self.certainties[row], self.placed[row] = None, UNFIT
             return True
         if result.serves_new_clients:
             self._add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
