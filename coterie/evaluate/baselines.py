@@ -184,8 +184,8 @@ class Baselines:
     def sentences(self) -> list[str]:
         """Return sentences on whether this run predicts better than one model, fine-tuned and the best alternative."""
         tuned = [each.key for each in self.candidates if each.key == TUNED]
-        told = dict.fromkeys((POOLED, *tuned, self.best_alternative.key))
-        return [*([self.caution] if self.caution else []), *map(self._against, told)]
+        others = dict.fromkeys((POOLED, *tuned, self.best_alternative.key))
+        return [*([self.caution] if self.caution else []), *map(self._against, others)]
 
     def _against(self, key: str) -> str:
         """Return text such as `The clusters predict better than one model for all: RMSE 16.1 against 20.3 (...)`."""
