@@ -251,7 +251,7 @@ def serve(group: ClientGroup, common: CommonPart, part: ShardPart) -> Answer:
     positions = torch.from_numpy(part.positions) + part.first
     try:
         with one_thread(), torch.set_grad_enabled(common.gradients):
-            reply = clients.serve(common.task, broadcast)
+            reply = clients.carries_out(common.task).run(clients, broadcast)
     except CoterieError as error:
         return Answer.failed(error, time.perf_counter() - clock)
     answered = _positions_of(reply.clients, clients.train.ids, positions)

@@ -8,7 +8,6 @@ from typing import Self
 from coterie.core.state import ServerState
 from coterie.learners.base import Learner
 from coterie.methods.base import TieredMethod
-from coterie.methods.round import Step
 from coterie.methods.run import Run
 from coterie.options import AUTO, Auto, option
 
@@ -24,7 +23,10 @@ SHARE, EACH = 0.25, 10
 
 @dataclass(frozen=True, kw_only=True)
 class Raced(TieredMethod):
-    """Base class of methods in which several random initialisations race and only the best one continues."""
+    """Base class of methods in which several random initialisations race and only the best one continues.
+
+    A subclass passes what `raced` returns to each round.
+    """
 
     race: int | Auto = option(
         AUTO,
@@ -53,15 +55,17 @@ class Raced(TieredMethod):
         decided = replace(self, race=race, race_share=share)
         return decided._with_restarts(STARTS if several else 1)
 
-    def step(self, run: Run, state: ServerState) -> Step:
-        """Run one round: during a race some clients train all restarts, afterwards all clients train the best one."""
-        if self.race_rounds and state.clusters.restarts > 1:
-            if state.round < self.race_rounds:
-                assert self.race_share != AUTO, "decided when the run is planned"
-                run = replace(run, settings=replace(run.settings, participation=self.race_share))
-            else:
-                state = state.best_restart_only()
-        return super().step(run, state)
+    def raced(self, run: Run, state: ServerState) -> tuple[Run, ServerState]:
+        """Return the run and the state for the next round.
+
+        During a race, a share of the clients trains all restarts; after it, all clients train the best one.
+        """
+        if self.race_rounds == 0 or state.clusters.restarts == 1:
+            return run, state
+        if state.round >= self.race_rounds:
+            return run, state.best_restart_only()
+        assert self.race_share != AUTO, "decided when the run is planned"
+        return replace(run, settings=replace(run.settings, participation=self.race_share)), state
 
     @property
     def race_rounds(self) -> int:
