@@ -41,8 +41,11 @@ class Simulated(InProcess):
             if len(places) and task.divides_itself(self.group, broadcast):
                 reply = serve(places, Workers(count, partial(in_threads, threads=count)))
                 return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
-            parts = [part for part in np.array_split(places, count) if len(part)]
-            reply = serve(parts[0]) if len(parts) == 1 else merge(in_threads(serve, parts, threads))
+            if count == 1 and len(places):
+                reply = serve(places)
+            else:
+                parts = [part for part in np.array_split(places, count) if len(part)]
+                reply = merge(in_threads(serve, parts, threads))
         return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
 
     def _shard_count(self, asked: Positions, threads: int) -> int:

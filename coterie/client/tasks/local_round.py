@@ -64,7 +64,9 @@ class LocalRound(RoundSettings, Task):
         """Run the round block by block, for all learners and client algorithms."""
         shard = clients.train
         check_private_round(self, self.assignment, broadcast.clusters)
-        keys = keys_for_clients(self.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
+        keys = shard.hashes  # full batches are not drawn
+        if self.work.full_batch_steps is None:
+            keys = keys_for_clients(self.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
         builder = ReplyBuilder(broadcast.clusters, len(shard), self.objective.summed, send_loss=not self.adds_noise)
         work = ClientRound(clients.learner, self, broadcast, shard, clients.states, builder, clients.noise)
         for assigned, positions in _parties(broadcast, len(shard)):
