@@ -106,6 +106,14 @@ class ClientAlgorithm(Registered, ABC, family="assignment"):
         """
         return False
 
+    @property
+    def mixes_all(self) -> bool:
+        """Whether a client's round consists of training all models, weighted by its responsibilities for each sample.
+
+        The responsibilities follow from its losses and kept weights alone. Such rounds can read the samples just once.
+        """
+        return False
+
     @abstractmethod
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
         """Do one round for the clients of a block, and add their contributions to `work.builder`.

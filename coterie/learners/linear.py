@@ -21,11 +21,20 @@ from coterie.core.keys import generator
 from coterie.errors import ConfigError, unknown_name
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, descend_each_track
+from coterie.learners.deviance import normalisation
 from coterie.learners.export_modules import LinearModule
 from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.losses import squared
 from coterie.learners.minimum import Glm
-from coterie.learners.one_pass import MOST_MODELS, RoundResult, RoundWork, run_round, stored_matrices
+from coterie.learners.one_pass import (
+    MOST_MODELS,
+    MixtureResult,
+    MixtureWork,
+    RoundResult,
+    RoundWork,
+    run_round,
+    stored_matrices,
+)
 
 
 @dataclass(frozen=True)
@@ -190,6 +199,21 @@ class Linear:
         if stored is None:
             return run_round(kernels.linear_steps_by_passes, work, y, *settings, *further)
         return run_round(kernels.linear_steps_by_matrix, work, y, *settings, *further, stored.values, stored.offsets)
+
+    def one_pass_mixture(self, work: MixtureWork) -> MixtureResult:
+        """Return the result of a round of mixtures that reads the samples once."""
+        from coterie.learners import one_pass_kernels as kernels
+
+        factor, known = 0.5 if self.half else 1.0, work.usual.double()
+        scale = torch.where(known.isfinite(), factor / (2 * known), 0)
+        shift = torch.where(known.isfinite(), normalisation(known, factor), 0)
+        shares, likelihood = torch.empty_like(work.prior), torch.empty(len(work.prior), work.restarts).double()
+        settings = (int(self.bias), work.lr * (1 if self.half else 2), factor)
+        further = (1 - work.lr * work.training.prox, work.training.full_batch_steps or 1)
+        arrays = [value.numpy() for value in (work.prior, scale, shift, shares, likelihood)]
+        y = work.shard.y.numpy()
+        done = run_round(kernels.linear_mixture, work, y, *settings, *further, int(work.by_share), *arrays)
+        return MixtureResult(done.rows, done.loss, done.sums, shares=shares, likelihood=likelihood)
 
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
         """Return the predictions of the models that each client trains, (B, R, n)."""

@@ -57,7 +57,7 @@ class LocalRound(RoundSettings, Task):
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         reply = None
         if runs_in_one_pass(self, self.assignment, clients, broadcast):
-            reply = reply_in_one_pass(self, clients, broadcast)
+            reply = reply_in_one_pass(self, self.assignment, clients, broadcast)
         return self._in_blocks(clients, broadcast) if reply is None else reply
 
     def _in_blocks(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
