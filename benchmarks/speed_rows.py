@@ -181,6 +181,15 @@ def soft_round(work: soft.Workload, method: str, multiplications: int) -> Figure
     return Figures(mine, plain, gemm_seconds(2 * samples * multiplications * (1 + 3 * soft.EPOCHS)), "GEMM")
 
 
+def linear_mixture() -> Figures:
+    """FedEM on linear models, one gradient step on all samples."""
+    data = coterie.scenario("ifca-synthetic", clients=100, samples=100, dimension=1000, groups=2)
+    plan = prepare(data, "fedem", "linear", {"clusters": 2, "lr": 0.01, "local_steps": 1, "rounds": 10**6})
+    x = plan.data.train.x.numpy()
+    ours, one_pass = in_turns(workloads.one_round(plan, initialize(plan).state), lambda: np.sum(x), rounds=41, loops=15)
+    return Figures(ours, None, one_pass, "pass")
+
+
 def heads(work: soft.Workload, K: int) -> Figures:
     """HCFL+ with K heads; instead of a loop, FedAvg with a pass that scores its model."""
     mine, scored = in_turns(
@@ -254,6 +263,7 @@ def soft_rows() -> list[Row]:
         Row("fedem-mlp", "Soft clusters", mlp.name, partial(soft_row, mlp), 2),
         Row("fedem-mlp-small", "Soft clusters", many.name, partial(soft_row, many), 2),
         Row("fedem-cnn-1", "Soft clusters", f"{cnn.name}, one thread", partial(soft_row, cnn), 1, Goal(1, "loop")),
+        Row("fedem-linear", "Soft clusters", "linear, 100 x 100, d = 1000", linear_mixture, 2),
         Row("fedem-cnn", "Soft clusters", cnn.name, partial(soft_row, cnn), 2, Goal(2.5, "loop")),
     ]
     for K in (1, 3, 10):
