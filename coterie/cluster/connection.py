@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
@@ -20,7 +21,7 @@ from coterie.errors import ConfigError, CoterieError, WorkerError
 
 try:
     import dask
-    from distributed import Client, Future, Security
+    from distributed import Client, Future, Security, wait
     from distributed.cfexecutor import ClientExecutor
     from distributed.comm.core import CommClosedError
 except ImportError as error:
@@ -29,9 +30,7 @@ except ImportError as error:
 CONNECT_SECONDS = 20
 """Longest time until a scheduler must answer."""
 WAIT_SECONDS = 180
-"""Longest time without any worker, after which work is given up."""
-CHECK_SECONDS = 180
-"""Longest time until a new worker must have imported Coterie."""
+"""Longest time without any worker that has imported Coterie, after which work is given up."""
 POLL_SECONDS = 1.0
 """Time between two looks at the cluster while a result is awaited."""
 PATIENT_POLLS = 3
@@ -61,33 +60,49 @@ class Connection:
         """Return the present workers by address, except those that have joined just now and are still being checked.
 
         Raises:
-            WorkerError: if there is none within three minutes.
+            WorkerError: if none is ready within three minutes.
             ConfigError: if a worker has several threads or another version.
         """
+        deadline = time.monotonic() + WAIT_SECONDS
         with self.failures():
-            if not self._known():
-                with suppress(TimeoutError):
-                    self.client.wait_for_workers(1, timeout=WAIT_SECONDS)
-            found = self._known()
-            if not found:
-                raise WorkerError(f"workers={self.name} has no workers: start some, then resume the run")
-            self._check(found)
+            while not (ready := self._ready()):
+                if time.monotonic() > deadline:
+                    raise self._no_workers()
+                self._wait_for_change()
+        return ready
+
+    def _ready(self) -> dict[str, Mapping[str, Any]]:
+        """Return the present workers that suit, after submitting and reading checks of the others."""
+        found = self._known()
+        for address in found.keys() - self.checked - self.pending.keys():
+            self.pending[address] = self.client.submit(worker.facts, workers=[address], pure=False)
+        # the check of a worker that has ended would never be done
+        self.pending = {address: future for address, future in self.pending.items() if address in found}
+        for address, future in list(self.pending.items()):
+            if future.done():  # type: ignore[no-untyped-call]
+                del self.pending[address]
+                _check_facts(address, found[address], future)
+                self.checked.add(address)
         return {address: facts for address, facts in found.items() if address in self.checked}
 
     def _known(self) -> dict[str, Mapping[str, Any]]:
         return dict(sorted(self.client.scheduler_info(n_workers=-1)["workers"].items()))
 
-    def _check(self, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Check new workers; wait for them only if there are no others, since a new process has to import packages."""
-        for address in found.keys() - self.checked - self.pending.keys():
-            self.pending[address] = self.client.submit(worker.facts, workers=[address], pure=False)
-        self.pending = {address: future for address, future in self.pending.items() if address in found}
-        must_wait = not self.checked & found.keys()
-        for address, future in list(self.pending.items()):
-            if must_wait or future.done():  # type: ignore[no-untyped-call]
-                _check_facts(address, found[address], future)
-                self.checked.add(address)
-                del self.pending[address]
+    def _wait_for_change(self) -> None:
+        """Wait until a worker joins or the check of one is done, but not longer than until the next look."""
+        with suppress(TimeoutError), self.client.as_current():
+            if self.pending:
+                wait(list(self.pending.values()), timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
+            else:
+                self.client.wait_for_workers(1, timeout=POLL_SECONDS)
+
+    def _no_workers(self) -> WorkerError:
+        if not self.pending:
+            return WorkerError(f"workers={self.name} has no workers: start some, then resume the run")
+        return WorkerError(
+            f"worker {min(self.pending)} has not imported Coterie within {WAIT_SECONDS} s: resume the run when it is "
+            "less busy"
+        )
 
     def result(self, future: Future[Any], name: str) -> Any:
         """Return the result of a task; wait as long as a worker processes it or a part of it.
@@ -174,11 +189,7 @@ def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str,
             "process for each core (--nworkers)"
         )
     try:
-        theirs, ours = future.result(timeout=CHECK_SECONDS), worker.facts()
-    except TimeoutError as error:
-        raise WorkerError(
-            f"worker {address} has not imported Coterie within {CHECK_SECONDS} s: resume the run when it is less busy"
-        ) from error
+        theirs, ours = future.result(), worker.facts()
     except ImportError as error:
         raise ConfigError(
             f"worker {address} cannot import {error.name or error}: install the same packages on all machines"

@@ -114,6 +114,16 @@ def test_a_killed_worker_changes_nothing_but_the_time(local, connection):
     assert_identical(here(case), coterie.training.fitting.carry_out(plan, callbacks=[kill]))
 
 
+def test_a_worker_that_ends_while_it_is_checked_is_not_awaited(local, connection, monkeypatch):
+    ended, present = {"tcp://127.0.0.1:1": {"nthreads": 1}}, Connection._known
+    looks = [ended, ended]
+    monkeypatch.setattr(Connection, "_known", lambda self: looks.pop() if looks else present(self))
+    fresh = Connection(local.address, connection.client)
+    assert fresh.workers().keys() == present(fresh).keys() & fresh.checked
+    assert not looks
+    assert ended.keys().isdisjoint(fresh.pending)
+
+
 def test_an_interrupted_run_continues_with_other_workers_and_the_stored_number_of_shards(local, tmp_path):
     data, out = small_federation("logistic"), tmp_path / "run"
     options = {"rounds": 4, "clusters": 2, "local_steps": 2, "lr": 0.1, "seed": 1, "checkpoint_every": 1}
