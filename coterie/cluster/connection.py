@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from typing import Any
+from urllib.parse import urlsplit
 
 from coterie.cluster import worker
-from coterie.cluster.address import Workers, read_workers
+from coterie.cluster.address import Workers, is_loopback, read_workers
 from coterie.cluster.local import LocalWorkers
 from coterie.errors import ConfigError, CoterieError, WorkerError
 
@@ -24,6 +26,7 @@ try:
     from distributed import Client, Future, Security, wait
     from distributed.cfexecutor import ClientExecutor
     from distributed.comm.core import CommClosedError
+    from tornado.platform.asyncio import BaseAsyncIOLoop
 except ImportError as error:
     raise ConfigError(f"workers need Dask, which is not installed ({error}): pip install 'coterie[cluster]'") from error
 
@@ -33,6 +36,8 @@ WAIT_SECONDS = 180
 """Longest time without any worker that has imported Coterie, after which work is given up."""
 POLL_SECONDS = 1.0
 """Time between two looks at the cluster while a result is awaited."""
+SEND_SECONDS = 0.001
+"""Shortest time between two messages to the scheduler; Dask's own 10 ms would be added to most exchanges."""
 PATIENT_POLLS = 3
 """Number of looks at the cluster at which no worker processes a task, after which the task counts as forgotten."""
 NO_LIMIT = "100TB"
@@ -92,7 +97,8 @@ class Connection:
         """Wait until a worker joins or the check of one is done, but not longer than until the next look."""
         with suppress(TimeoutError), self.client.as_current():
             if self.pending:
-                wait(list(self.pending.values()), timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
+                checks = list(self.pending.values())
+                wait(checks, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
             else:
                 self.client.wait_for_workers(1, timeout=POLL_SECONDS)
 
@@ -104,31 +110,47 @@ class Connection:
             "less busy"
         )
 
-    def result(self, future: Future[Any], name: str) -> Any:
-        """Return the result of a task; wait as long as a worker processes it or a part of it.
+    def results(self, futures: Sequence[Future[Any]], name: str) -> list[Any]:
+        """Return the results of tasks; wait as long as a worker processes one of them or a part of it.
 
         A task that prefers a worker is forgotten by the scheduler if at some moment there is no worker at all.
 
         Args:
-            future: The task.
-            name: First part of the keys of the task and of all its parts.
+            futures: The tasks.
+            name: First part of the keys of the tasks and of all their parts.
 
         Raises:
-            ForgottenTaskError: if no worker processes it.
-            WorkerError: if the task failed, or the scheduler or all workers are lost.
+            ForgottenTaskError: if no worker processes them.
+            WorkerError: if a task failed, or the scheduler or all workers are lost.
         """
         idle = 0
         with self.failures():
-            while idle < PATIENT_POLLS:
-                try:
-                    return future.result(timeout=POLL_SECONDS)
-                except TimeoutError:
-                    self.workers()
-                    tasks = chain.from_iterable(self.client.processing().values())  # type: ignore[no-untyped-call]
-                    # a task that is done, but not processed, has a result that is on its way
-                    waits = future.done() or any(str(key).startswith(name) for key in tasks)  # type: ignore[no-untyped-call]
-                    idle = 0 if waits else idle + 1
+            loop = self.client.loop
+            assert isinstance(loop, BaseAsyncIOLoop), "the only kind of loop that Dask has"
+            gathering = asyncio.run_coroutine_threadsafe(self._gathered(futures), loop.asyncio_loop)
+            try:
+                while idle < PATIENT_POLLS:
+                    try:
+                        return gathering.result(timeout=POLL_SECONDS)
+                    except TimeoutError:
+                        if gathering.done():
+                            raise
+                        idle = 0 if self._proceeds(futures, name) else idle + 1
+            finally:
+                gathering.cancel()
         raise ForgottenTaskError(f"no worker of {self.name} processes {name}: resume the run")
+
+    async def _gathered(self, futures: Sequence[Future[Any]]) -> list[Any]:
+        found: list[Any] = await self.client.gather(list(futures), asynchronous=True)  # type: ignore[no-untyped-call]
+        return found
+
+    def _proceeds(self, futures: Sequence[Future[Any]], name: str) -> bool:
+        """Return whether a worker processes one of these tasks, or all results are on their way."""
+        self.workers()
+        if all(future.done() for future in futures):  # type: ignore[no-untyped-call]
+            return True
+        processed = chain.from_iterable(self.client.processing().values())  # type: ignore[no-untyped-call]
+        return any(str(key).startswith(name) for key in processed)
 
     def submit(self, work: Any, *args: Any, key: str, at: str | None = None, retries: int = 0) -> Future[Any]:
         """Submit a task.
@@ -239,12 +261,18 @@ def connected(name: str) -> Connection:
 def _client(name: str, wanted: Workers, local: LocalWorkers | None) -> Client:
     try:
         security = Security(require_encryption=True) if wanted.encrypted else None  # type: ignore[no-untyped-call]
-        return Client(  # type: ignore[no-untyped-call]
-            wanted.address if local is None else local.address,
+        address = wanted.address if local is None else local.address
+        client = Client(  # type: ignore[no-untyped-call]
+            address,
             timeout=CONNECT_SECONDS,
             security=security,
             set_as_default=False,
+            # from another machine, perhaps only the scheduler can be reached
+            direct_to_workers=is_loopback(urlsplit(address).hostname or ""),
         )
+        assert client.scheduler_comm is not None, "connected"
+        client.scheduler_comm.interval = SEND_SECONDS
+        return client
     except TypeError as error:  # Dask's error for missing files of TLS
         raise ConfigError(
             f"workers={name} needs the certificates of the cluster ({error}): set DASK_DISTRIBUTED__COMM__TLS__CA_FILE "
