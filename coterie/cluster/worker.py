@@ -23,6 +23,7 @@ import coterie.data.parquet
 import coterie.data.registry
 import coterie.tiers  # noqa: F401 a question names tasks, tier members and sources, which these imports register
 from coterie.client.group import ClientGroup
+from coterie.cluster.allocation import keep_freed_memory
 from coterie.cluster.shard_data import ShardRecipe, decode_shard, in_folder, shard_of, unframed
 from coterie.core.dataset import FederatedDataset
 from coterie.core.plain import from_plain, to_plain
@@ -87,6 +88,7 @@ def serve_shards(question: bytes, common: bytes, *sent: bytes) -> bytes:
     Returns:
         The merged answer.
     """
+    keep_freed_memory()
     facts_of_run, *each = unframed(question)
     terms, recipes, parts = facts_of_run.decode(), each[::2], each[1::2]
     try:
