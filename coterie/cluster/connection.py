@@ -141,6 +141,11 @@ class Connection:
         raise ForgottenTaskError(f"no worker of {self.name} processes {name}: resume the run")
 
     async def _gathered(self, futures: Sequence[Future[Any]]) -> list[Any]:
+        with self.client.as_current():
+            await wait(futures)  # type: ignore[no-untyped-call]
+        for future in futures:
+            if future.status == "error":
+                await future  # raises it
         found: list[Any] = await self.client.gather(list(futures), asynchronous=True)  # type: ignore[no-untyped-call]
         return found
 
