@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import version
 from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +42,7 @@ SEND_SECONDS = 0.001
 PATIENT_POLLS = 3
 """Number of looks at the cluster at which no worker processes a task, after which the task counts as forgotten."""
 NO_LIMIT = "100TB"
+PACKAGE = "coterie"
 
 
 class ForgottenTaskError(WorkerError):
@@ -80,7 +82,10 @@ class Connection:
         """Return the present workers that suit, after submitting and reading checks of the others."""
         found = self._known()
         for address in found.keys() - self.checked - self.pending.keys():
-            self.pending[address] = self.client.submit(worker.facts, workers=[address], pure=False)
+            place = {"workers": [address], "pure": False}
+            # a worker that cannot read a function ends without a word, so the first one is not ours
+            installed = self.client.submit(version, PACKAGE, **place)
+            self.pending[address] = self.client.submit(worker.facts, installed, **place)
         # the check of a worker that has ended would never be done
         self.pending = {address: future for address, future in self.pending.items() if address in found}
         for address, future in list(self.pending.items()):
@@ -216,7 +221,7 @@ def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str,
             "process for each core (--nworkers)"
         )
     try:
-        theirs, ours = future.result(), worker.facts()
+        theirs, ours = future.result(), worker.facts(version(PACKAGE))
     except ImportError as error:
         raise ConfigError(
             f"worker {address} cannot import {error.name or error}: install the same packages on all machines"

@@ -22,7 +22,7 @@ from distributed import Future
 from coterie.client.group import ClientGroup
 from coterie.cluster import worker
 from coterie.cluster.connection import Connection, ForgottenTaskError, connected
-from coterie.cluster.shard_data import ShardRecipe, encode_shard, framed, shard_of
+from coterie.cluster.shard_data import ShardRecipe, encode_shard, framed, shard_of, stored_part
 from coterie.cluster.worker import KEPT_SHARE, WorkerTerms
 from coterie.core.client_state import ClientStateStore
 from coterie.core.dataset import ClientDirectory, FederatedDataset, torch_dtype
@@ -238,7 +238,7 @@ class DaskShards(Simulation):
             part = shard_of(self.data, positions, tested)
             digest = part.fingerprint()
             if source is None:
-                self._send(shard, encode_shard(part), digest)
+                self._send(shard, encode_shard(part, stored_part(self.data, positions)), digest)
         self._recipes[shard] = ShardRecipe(digest, first, stop, tested, source, attackers).encode()
 
     def _send(self, shard: int, data: bytes, digest: str) -> None:

@@ -40,9 +40,13 @@ KEPT_SHARE = 0.6
 """Share of a worker's memory for samples and for tensors that were derived from them."""
 
 
-def facts() -> dict[str, str]:
-    """Return the versions that must be equal in all processes, since results depend on them."""
-    return {name: version(name) for name in ("coterie", "numpy", "torch")}
+def facts(coterie: str) -> dict[str, str]:
+    """Return the versions that must be equal in all processes, since results depend on them.
+
+    Args:
+        coterie: Version of Coterie.
+    """
+    return {"coterie": coterie} | {name: version(name) for name in ("numpy", "torch")}
 
 
 def hold(data: bytes) -> bytes:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.cluster import engine
 from coterie.cluster.connection import Connection, disconnect
 from coterie.engines.sequential import Sequential
 from coterie.errors import ConfigError, InputError, SmallWorkWarning, WorkerError
@@ -124,6 +125,12 @@ def test_a_worker_that_ends_while_it_is_checked_is_not_awaited(local, connection
     assert ended.keys().isdisjoint(fresh.pending)
 
 
+def test_a_worker_without_the_package_is_named(local, connection, monkeypatch):
+    monkeypatch.setattr("coterie.cluster.connection.PACKAGE", "not-installed")
+    with pytest.raises(ConfigError, match=r"worker tcp.* cannot import not-installed: install the same packages"):
+        Connection(local.address, connection.client).workers()
+
+
 def test_an_interrupted_run_continues_with_other_workers_and_the_stored_number_of_shards(local, tmp_path):
     data, out = small_federation("logistic"), tmp_path / "run"
     options = {"rounds": 4, "clusters": 2, "local_steps": 2, "lr": 0.1, "seed": 1, "checkpoint_every": 1}
@@ -204,3 +211,24 @@ def test_workers_load_their_own_clients_from_files(local, tmp_path):
     there = coterie.training.fitting.carry_out(plan, tmp_path / "run")
     assert_identical(there, coterie.fit(stored, "ifca", validation=0.2, **options))
     assert there.config["scenario"] == "parquet"
+
+
+def test_workers_read_the_rows_of_a_mapped_file(local, tmp_path, monkeypatch):
+    random, sizes = np.random.default_rng(0), [4, 9, 5, 7, 5, 6, 8]
+    np.save(tmp_path / "x.npy", random.standard_normal((3 + sum(sizes), 50)))
+    mapped, y = np.load(tmp_path / "x.npy", mmap_mode="r")[3:], random.standard_normal(sum(sizes))
+    options = {"clusters": 2, "rounds": 2, "lr": 0.1, "init": "random", "shards": 3, "dtype": "float64"}
+    there = options | {"engine": "dask", "workers": local.address}
+    monkeypatch.setattr(engine, "MOST_SENT", mapped.nbytes // 2)
+    assert_identical(
+        coterie.fit(coterie.from_rows(mapped, y, sizes), "ifca", **options),
+        coterie.fit(coterie.from_rows(mapped, y, sizes), "ifca", **there),
+    )
+    with pytest.raises(ConfigError, match="exist in this process only"):
+        coterie.fit(coterie.from_rows(np.array(mapped), y, sizes), "ifca", **there)
+    changed = coterie.from_rows(mapped, y + 1, sizes)
+    (tmp_path / "x.npy").unlink()
+    with pytest.raises(
+        InputError, match=r"a worker cannot read .*x.npy \(.*\): put it on a disk that all machines share"
+    ):
+        coterie.fit(changed, "ifca", **there)
