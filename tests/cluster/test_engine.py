@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from coterie.cluster import engine
 from coterie.cluster.connection import Connection, disconnect
 from coterie.engines.sequential import Sequential
 from coterie.errors import ConfigError, InputError, SmallWorkWarning, WorkerError
+from coterie.experiments.pools import OnExecutor
 from coterie.testing.checks import Case, small_federation, small_module
 from coterie.training.planning import prepare
 from tests.cluster import work
@@ -232,3 +234,10 @@ def test_workers_read_the_rows_of_a_mapped_file(local, tmp_path, monkeypatch):
         InputError, match=r"a worker cannot read .*x.npy \(.*\): put it on a disk that all machines share"
     ):
         coterie.fit(changed, "ifca", **there)
+
+
+def test_jobs_may_be_in_modules_that_only_this_process_finds(connection, tmp_path, monkeypatch):
+    (tmp_path / "own_jobs.py").write_text("def triple(job):\n    return 3 * job\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    jobs = OnExecutor(connection.executor())
+    assert dict(jobs.run(import_module("own_jobs").triple, [1, 2], lambda running: None, tmp_path)) == {1: 3, 2: 6}
