@@ -89,10 +89,12 @@ class Connection:
         # the check of a worker that has ended would never be done
         self.pending = {address: future for address, future in self.pending.items() if address in found}
         for address, future in list(self.pending.items()):
-            if future.done():  # type: ignore[no-untyped-call]
-                del self.pending[address]
+            if not future.done():  # type: ignore[no-untyped-call]
+                continue
+            with suppress(TimeoutError):  # the worker has ended since, and its result with it
                 _check_facts(address, found[address], future)
                 self.checked.add(address)
+                del self.pending[address]
         return {address: facts for address, facts in found.items() if address in self.checked}
 
     def _known(self) -> dict[str, Mapping[str, Any]]:
@@ -214,6 +216,7 @@ def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str,
 
     Raises:
         ConfigError: if it does not.
+        TimeoutError: if it has ended.
     """
     if info["nthreads"] != 1:
         raise ConfigError(
@@ -221,7 +224,7 @@ def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str,
             "process for each core (--nworkers)"
         )
     try:
-        theirs, ours = future.result(), worker.facts(version(PACKAGE))
+        theirs, ours = future.result(timeout=POLL_SECONDS), worker.facts(version(PACKAGE))
     except ImportError as error:
         raise ConfigError(
             f"worker {address} cannot import {error.name or error}: install the same packages on all machines"

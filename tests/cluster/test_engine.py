@@ -117,11 +117,23 @@ def test_a_killed_worker_changes_nothing_but_the_time(local, connection):
     assert_identical(here(case), coterie.training.fitting.carry_out(plan, callbacks=[kill]))
 
 
-def test_a_worker_that_ends_while_it_is_checked_is_not_awaited(local, connection, monkeypatch):
+class DoneAndLost:
+    """The future of a result that was lost with its worker."""
+
+    def done(self):
+        return True
+
+    def result(self, timeout):
+        raise TimeoutError
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_worker_that_ends_while_it_is_checked_is_not_awaited(done, local, connection, monkeypatch):
     ended, present = {"tcp://127.0.0.1:1": {"nthreads": 1}}, Connection._known
     looks = [ended, ended]
     monkeypatch.setattr(Connection, "_known", lambda self: looks.pop() if looks else present(self))
     fresh = Connection(local.address, connection.client)
+    fresh.pending = {"tcp://127.0.0.1:1": DoneAndLost()} if done else {}
     assert fresh.workers().keys() == present(fresh).keys() & fresh.checked
     assert not looks
     assert ended.keys().isdisjoint(fresh.pending)
