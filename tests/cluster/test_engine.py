@@ -225,6 +225,11 @@ def test_workers_load_their_own_clients_from_files(local, tmp_path):
     there = coterie.training.fitting.carry_out(plan, tmp_path / "run")
     assert_identical(there, coterie.fit(stored, "ifca", validation=0.2, **options))
     assert there.config["scenario"] == "parquet"
+    tested = coterie.from_parquet_dir(tmp_path / "stored", test=tmp_path / "stored", client="client", target="target")
+    scored = [
+        coterie.fit(tested, "ifca", **options, **more) for more in ({"engine": "dask", "workers": local.address}, {})
+    ]
+    assert scored[0].metrics["rmse"] == scored[1].metrics["rmse"]
 
 
 def test_workers_read_the_rows_of_a_mapped_file(local, tmp_path, monkeypatch):
