@@ -28,6 +28,8 @@ try:
     from distributed.cfexecutor import ClientExecutor
     from distributed.comm.core import CommClosedError
     from tornado.platform.asyncio import BaseAsyncIOLoop
+
+    from coterie.cluster.modules import ModuleFolders, module_folders, search_also
 except ImportError as error:
     raise ConfigError(f"workers need Dask, which is not installed ({error}): pip install 'coterie[cluster]'") from error
 
@@ -200,7 +202,14 @@ class Connection:
             ) from error
 
     def executor(self) -> Executor:
-        """Return an executor for jobs on these workers; a job whose worker ends is run again by another one."""
+        """Return an executor for jobs on these workers; a job whose worker ends is run again by another one.
+
+        The functions of jobs may be in any module that this process finds, if all machines share its folder.
+        """
+        folders = module_folders()
+        with self.failures():
+            self.client.run_on_scheduler(search_also, folders)  # type: ignore[no-untyped-call]
+            self.client.register_plugin(ModuleFolders(folders), name=f"folders-{self.client.id}")
         return ClientExecutor(self.client, pure=False)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:

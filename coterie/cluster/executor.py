@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
-import sys
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,41 +21,25 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True)
 class WorkerCall:
-    """Call of a function in another process, which runs as it would here: with the same plugins, and one thread.
+    """A function that runs in another process as it would here: with the same plugins, and one thread."""
 
-    The function and its arguments are pickled, so that Dask's scheduler, which looks into calls, need not find their
-    modules. Workers look for them in the folders of this process, too.
-    """
-
-    pickled: bytes
-    """The function and its arguments."""
+    work: Callable[..., Any]
     plugins: tuple[str, ...]
     """Paths of plugin files."""
-    folders: tuple[str, ...]
-    """Folders in which this process finds modules."""
 
     @classmethod
-    def of(cls, work: Callable[..., Any], *args: Any) -> WorkerCall:
-        """Return the call of a function of a module, with the plugins of this process."""
-        plugins = tuple(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
-        return cls(pickle.dumps((work, args)), plugins, tuple(str(Path(folder).absolute()) for folder in sys.path))
+    def of(cls, work: Callable[..., Any]) -> WorkerCall:
+        """Return the function with the plugins of this process."""
+        return cls(work, tuple(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))))
 
-    def __call__(self) -> Any:
+    def __call__(self, *args: Any) -> Any:
         keep_freed_memory()
-        sys.path += [folder for folder in self.folders if folder not in sys.path]
         with suppress(CoterieError):  # raised again when a name of the plugin is looked up
             load_installed()
             for path in self.plugins:
                 load_plugin(path)
-        try:
-            work, args = pickle.loads(self.pickled)
-        except ImportError as error:
-            raise ConfigError(
-                f"a worker cannot import {error.name or error}: have the checkout in a folder that all machines share, "
-                "and install the same packages"
-            ) from error
         with one_thread():
-            return work(*args)
+            return self.work(*args)
 
 
 def chosen_executor(workers: str | None, executor: Executor | None) -> Executor | None:
@@ -109,14 +90,14 @@ def outcome_of(future: Future[Outcome]) -> Outcome:
         raise
 
 
-def submitted(executor: Executor, call: Callable[[], Outcome]) -> Future[Outcome]:
+def submitted(executor: Executor, work: Callable[..., Outcome], *args: Any) -> Future[Outcome]:
     """Submit a call.
 
     Raises:
         WorkerError: if the executor has ended.
     """
     try:
-        return executor.submit(call)
+        return executor.submit(work, *args)
     except RuntimeError as error:  # also BrokenExecutor
         raise WorkerError(f"the executor takes no jobs ({error}): pass a new one, then resume the runs") from error
 
@@ -132,7 +113,7 @@ def check_shared(executor: Executor, folder: Path) -> None:
     token = folder / f"shared.{secrets.token_hex(8)}.tmp"
     token.touch()
     try:
-        seen = outcome_of(submitted(executor, partial(_sees, str(token))))
+        seen = outcome_of(submitted(executor, _sees, str(token)))
     finally:
         token.unlink(missing_ok=True)
     if not seen:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -79,7 +80,8 @@ class OnExecutor(Pool):
         if not jobs:
             return
         check_shared(self.executor, folder)
-        running = {submitted(self.executor, WorkerCall.of(answered, work, job)): job for job in jobs}
+        call = WorkerCall.of(partial(answered, work))
+        running = {submitted(self.executor, call, job): job for job in jobs}
         try:
             while running:
                 done, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)

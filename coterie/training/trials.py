@@ -107,7 +107,7 @@ def on_workers(executor: Executor, run_trial: RunTrial) -> RunTrials:
     """
 
     def run(trials: Sequence[Callable[[], Plan]]) -> Generator[Outcome, None, None]:
-        waiting = deque(trials)
+        work, waiting = WorkerCall.of(run_trial), deque(trials)
         running: deque[Future[Outcome]] = deque()
         clients: tuple[ShardRecipe, bytes | None] | None = None
         try:
@@ -116,8 +116,7 @@ def on_workers(executor: Executor, run_trial: RunTrial) -> RunTrials:
                     plan = waiting.popleft()()
                     clients = clients or TrialJob.clients(plan)  # the same for all trial runs
                     recipe, sent = clients
-                    job = WorkerCall.of(run_trial, TrialJob.of(plan, recipe).encode(), sent)
-                    running.append(submitted(executor, job))
+                    running.append(submitted(executor, work, TrialJob.of(plan, recipe).encode(), sent))
                 yield outcome_of(running.popleft())
         finally:
             for future in running:
