@@ -281,13 +281,11 @@ def _remember(run: Run, exchange: _Exchange, answered: Positions) -> tuple[Serve
 def _choices(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:
     """Return the new `choice` and `steady`, and the number of clients that moved in each restart."""
     rows = torch.from_numpy(answered)
-    before, after = state.choice[rows], reply.rows["cluster"].cpu()
+    before, after = state.choice.index_select(0, rows), reply.rows["cluster"].cpu()
     changed = (before != after) & (before != UNKNOWN)
     same = (before == after).all(dim=1)
-    choice, steady = state.choice.clone(), state.steady.clone()
-    choice[rows] = after
-    steady[rows] = torch.where(same, steady[rows] + 1, torch.zeros_like(steady[rows]))
-    return choice, steady, changed.sum(dim=0)
+    rounds = (state.steady.index_select(0, rows) + 1) * same
+    return state.choice.index_copy(0, rows, after), state.steady.index_copy(0, rows, rounds), changed.sum(dim=0)
 
 
 def _mean_loss(reply: Reply, restarts: int) -> Tensor:
