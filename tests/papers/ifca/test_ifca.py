@@ -106,7 +106,7 @@ def test_a_trial_is_the_algorithm_of_the_paper():
     from coterie.training.fitting import initialize
     from coterie.training.planning import prepare
 
-    trial = Trial(Setting("a", 2, 1.0, 0.1, 8, 10, 6), seed=5, rounds=15)
+    trial = Trial(Setting("a", 2, 1.0, 0.1, 8, 10, 6), 5, "float64", rounds=15)
     data = scenario("ifca-synthetic", clients=8, samples=10, dimension=6, groups=2, norm=1.0, noise=0.1, seed=5)
     plan = prepare(data, "ifca", None, {"init": "random", "restarts": 10, "lr": 0.1, "seed": 5})
     starts = initialize(plan).state.clusters.params["weight"].numpy().reshape(10, 2, 6)
@@ -118,11 +118,11 @@ def test_a_trial_is_the_algorithm_of_the_paper():
 def test_a_trial_says_which_share_of_starts_succeeds():
     """So much data and separation that most starts succeed with step size 0.1; none can within a round."""
     setting = Setting("a", 2, 1.0, 0.1, 20, 50, 12)
-    figures = Trial(setting, 0).measure(None)
+    figures = Trial(setting, 0, "float64").measure(None)
     assert figures["success"] == 1.0
     assert figures["share"] == max(figures["shares"].values()) >= 0.5
     assert figures["best"] < 1
-    assert Trial(setting, 0, rounds=1).measure(None)["share"] == 0.0
+    assert Trial(setting, 0, "float64", rounds=1).measure(None)["share"] == 0.0
 
 
 def test_the_paper_s_ratio_of_samples_to_dimension_is_kept():
