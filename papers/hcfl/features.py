@@ -46,7 +46,7 @@ class Extractor:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return features (n, AXES)."""
-        return torch.cat([(self.sums(part) - self.middle) @ self.axes for part in images.split(CHUNK)])
+        return torch.cat([(self.sums(part) - self.middle) @ self.axes for part in torch.split(images, CHUNK)])
 
     def sums(self, images: Tensor) -> Tensor:
         """Return how much nearer than the mean centre each centre is, summed over quarters, (n, 4 * CENTRES)."""
@@ -79,17 +79,17 @@ def normalised(patches: Tensor) -> Tensor:
 @lru_cache(maxsize=2)
 def extractor(dataset: str) -> Extractor:
     """Return the features fitted to the first clean training images of a stored data set; no labels are used."""
-    stored = load(dataset).x_train[:FITTED_IMAGES].astype(np.float32) / 255
+    stored = load(dataset).x_train[:FITTED_IMAGES].astype(np.float32) / np.float32(255)
     images = torch.from_numpy(standard_colours(stored) if stored.ndim == 4 else stored)
     draws = torch.Generator().manual_seed(0)
-    some = torch.cat([_some(patches_of(part), draws) for part in images.split(CHUNK)])
+    some = torch.cat([_some(patches_of(part), draws) for part in torch.split(images, CHUNK)])
     rows = normalised(some)
     mean = rows.mean(dim=0)
     values, vectors = torch.linalg.eigh((rows - mean).T @ (rows - mean) / len(rows))
     whiten = vectors @ torch.diag((values + WHITENING).rsqrt()) @ vectors.T
     centres = k_means((rows - mean) @ whiten, draws)
     raw = Extractor(mean, whiten, centres, torch.zeros(1), torch.zeros(1, 1))
-    sums = torch.cat([raw.sums(part) for part in images.split(CHUNK)])
+    sums = torch.cat([raw.sums(part) for part in torch.split(images, CHUNK)])
     middle = sums.mean(dim=0)
     axes = torch.linalg.eigh((sums - middle).T @ (sums - middle))[1][:, -AXES:].flip(1)
     axes = axes / ((sums - middle) @ axes).std(dim=0).sqrt()
@@ -118,9 +118,8 @@ def with_features(data: FederatedDataset, dataset: str) -> FederatedDataset:
     fitted = extractor(dataset)
     assert data.test is not None
     assert data.newcomers is not None
-    features = {"train": _on(data.train, fitted), "test": _on(data.test, fitted)}
     guests = Newcomers(_on_copies(data.newcomers.support, fitted), _on_copies(data.newcomers.query, fitted))
-    return replace(data, **features, newcomers=guests, options={})
+    return replace(data, train=_on(data.train, fitted), test=_on(data.test, fitted), newcomers=guests, options={})
 
 
 def _on(shard: Shard, fitted: Extractor) -> Shard:
