@@ -384,8 +384,8 @@ FIGURE3 = _reproduction(
     "Four groups of logistic models: error and clusters over samples a client",
     "figure 3 (appendix D.1)",
     "m = 100, K = 4, C = 1e-5. The third covariance of the paper is not a covariance (eigenvalues 3 and -1) and is "
-    "read as NumPy draws from it. The samples of all clients are drawn anew. 10 seeds instead of 20.",
-    10,
+    "read as NumPy draws from it. The samples of all clients are drawn anew.",
+    20,
     Figure(
         "odcl-logistic",
         (500, 1000, 2000, 3000, 4600),
