@@ -1,4 +1,7 @@
-"""How many anchors C.3 needs, and IFCA with the paper's weights from 100 random starts (Su, Xu, Yang 2022, appendix C)."""
+"""How many anchors C.3 needs, and IFCA with the paper's weights from 100 random starts.
+
+Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression, 2022, appendix C.
+"""
 
 from __future__ import annotations
 
@@ -110,8 +113,8 @@ ANCHOR_COUNT = Reproduction(
     "su-anchors",
     "The number of anchors that C.3 needs",
     "Su, Xu, Yang 2022, theorem 1 and appendix C.3",
-    "Phase 1 can only find groups that have an anchor. With ten anchors and shares 0.2, 0.3, 0.5 all groups are covered "
-    "with probability 0.87. Theorem 1 asks for a number of the order of log(k)/p_min: 29 anchors miss a group with "
+    "Phase 1 can only find groups that have an anchor. With ten anchors and shares 0.2, 0.3, 0.5 all groups are "
+    "covered with probability 0.87. Theorem 1 asks for a number of the order of log(k)/p_min: 29 anchors miss a group with "
     "probability of at most 1 %, but only 20 clients have 50 samples, so nine of the 29 have ten.",
     (),
     anchor_cells,
