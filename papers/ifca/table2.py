@@ -9,6 +9,7 @@ from coterie.core.dataset import FederatedDataset
 from coterie.experiments.reproduction import (
     Cell,
     Claim,
+    Explanation,
     Figures,
     Found,
     Reproduction,
@@ -128,4 +129,7 @@ REPRODUCTION = Reproduction(
     quick_seeds=1,
     tables=tables,
     claims=claims,
+    explanations=(
+        Explanation("with k=2 both clusters are in use", "Two of three random starts collapse: see `ifca-collapse`."),
+    ),
 )

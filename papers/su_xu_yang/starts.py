@@ -78,14 +78,13 @@ def anchor_tables(found: Found, quick: bool) -> list[Table]:
     for anchors in ANCHORS[:2] if quick else ANCHORS:
         cell = f"C.3, {anchors} anchors"
         ratios, coarse = _ratios(found, cell), values_of(found, cell, "coarse")
-        counts = [values_of(found, cell, "covered"), [c < 0.5 for c in coarse], [r <= NEAR for r in ratios]]
-        rows.append([str(anchors), *(_of(each) for each in counts), spread(ratios)])
-    header = [
-        "anchors",
-        "seeds with all groups covered",
-        "coarse models within Delta/2",
-        "final error within 1.2 oracle",
-    ]
+        outcomes = [
+            values_of(found, cell, "covered"),
+            [float(c < 0.5) for c in coarse],
+            [float(r <= NEAR) for r in ratios],
+        ]
+        rows.append([str(anchors), *map(_of, outcomes), spread(ratios)])
+    header = ["anchors", "all groups covered", "coarse models within Delta/2", "final error within 1.2 oracle"]
     return [Table("C.3 by the number of anchors", [*header, "final error over the oracle's"], rows)]
 
 
@@ -114,8 +113,8 @@ ANCHOR_COUNT = Reproduction(
     "The number of anchors that C.3 needs",
     "Su, Xu, Yang 2022, theorem 1 and appendix C.3",
     "Phase 1 can only find groups that have an anchor. With ten anchors and shares 0.2, 0.3, 0.5 all groups are "
-    "covered with probability 0.87. Theorem 1 asks for a number of the order of log(k)/p_min: 29 anchors miss a group with "
-    "probability of at most 1 %, but only 20 clients have 50 samples, so nine of the 29 have ten.",
+    "covered with probability 0.87. Theorem 1 asks for a number of the order of log(k)/p_min: 29 anchors miss a group "
+    "with probability of at most 1 %, but only 20 clients have 50 samples, so nine of the 29 have ten.",
     (),
     anchor_cells,
     seeds=10,
