@@ -57,7 +57,7 @@ class Judged:
     reproduction: Reproduction
     tables: Sequence[Table]
     claims: Sequence[Claim]
-    picture: str | None
+    picture: str | None = None
     """The picture as SVG."""
 
     def count(self, verdict: Verdict) -> int:
