@@ -19,6 +19,7 @@ from papers.hcfl.images import (
     Paper,
     Row,
     Setting,
+    beside,
     best_of_all,
     comparison,
     means,
@@ -217,6 +218,7 @@ REPRODUCTIONS = (
         TABLE10_GRID,
         _table10,
         _table10_claims,
+        picture=lambda found: beside(found, CIFAR, TABLE10),
     ),
     reproduction(
         "hcfl-figure3",
@@ -226,5 +228,6 @@ REPRODUCTIONS = (
         FIGURE3_GRID,
         _figure3,
         _figure3_claims,
+        picture=lambda found: beside(found, CIFAR, PAPER_02),
     ),
 )

@@ -30,6 +30,7 @@ from papers.hcfl.images import (
     Paper,
     Row,
     Setting,
+    beside,
     best_of_all,
     comparison,
     falling,
@@ -261,6 +262,8 @@ REPRODUCTIONS = (
         TABLE1_GRID,
         _table1,
         _table1_claims,
+        seeds=3,
+        picture=lambda found: beside(found, CIFAR, TABLE1),
     ),
     reproduction(
         "hcfl-table5",
@@ -270,6 +273,7 @@ REPRODUCTIONS = (
         TABLE5_GRID,
         _table5,
         _table5_claims,
+        picture=lambda found: beside(found, CIFAR_04, TABLE5),
     ),
     reproduction(
         "hcfl-table4",

@@ -28,6 +28,7 @@ from coterie.experiments.reproduction import (
     Reproduction,
     RunCell,
     Table,
+    mean_of,
     spread,
     values_of,
 )
@@ -36,6 +37,7 @@ from coterie.training.result import Result
 from papers.hcfl.features import with_features
 from papers.hcfl.reference import SHOWN, best_and_last, count_range
 from papers.hcfl.settings import of_the_paper
+from papers.pictures import Pair, Picture, bars
 
 FAMILY = "hcfl-features"
 PAPER = "Guo, Tang, Lin 2025"
@@ -268,6 +270,15 @@ def _next_to(found: Found, setting: Setting, row: Row, paper: Paper) -> list[str
     return [row.title, val, best_val, last_val, test, best_test, last_test, k, used]
 
 
+def beside(found: Found, setting: Setting, paper: Paper) -> Picture:
+    """Return the paper's Test of methods beside ours."""
+    pairs = [
+        Pair(row.title, float(test.split()[0]), mean_of(found, row.cell(setting), "test"))
+        for row, (_, test, _) in paper.items()
+    ]
+    return bars(f"{setting.title}: Test", "%", pairs)
+
+
 def shown(found: Found, setting: Setting, row: Row, figure: str, digits: int = 1) -> str:
     """Return a figure with its spread over seeds."""
     return spread(values_of(found, row.cell(setting), figure), digits)
@@ -389,11 +400,23 @@ def reproduction(
     tables: Callable[[Found, bool], Sequence[Table]],
     claims: Callable[[Found, bool], Sequence[Claim]],
     seeds: int = 1,
+    picture: Callable[[Found], Picture] | None = None,
 ) -> Reproduction:
     """Return the reproduction of one of the paper's tables or figures; `table` is its name in the paper."""
     scale = SCALE_NOTE if name == "hcfl-table1" else SAME_SCALE
     needs = sorted({setting.dataset for setting, _ in grid})
     where = f"{PAPER}, {table}, on a small scale"
     return Reproduction(
-        name, title, where, scale + notes, needs, cells_of(grid), seeds, 1, tables, claims, family=FAMILY
+        name,
+        title,
+        where,
+        scale + notes,
+        needs,
+        cells_of(grid),
+        seeds,
+        1,
+        tables,
+        claims,
+        family=FAMILY,
+        picture=picture,
     )

@@ -9,7 +9,7 @@ succeeds if any of its 30 runs does. Starts are never raced here: the figure is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from coterie.experiments.reproduction import Cell, Claim, Figures, Found, Reprod
 from coterie.training.fitting import initialize
 from coterie.training.loop import train
 from coterie.training.planning import prepare
+from papers.pictures import Panel, Picture, curves
 
 ROUNDS, STARTS = 300, 10
 STEP_SIZES = {2: (0.1, 1.0, 0.01), 4: (2.0, 1.0, 0.5)}
@@ -278,6 +279,31 @@ def _reference(found: Found, settings: Sequence[Setting]) -> list[Claim]:
     ]
 
 
+def picture(scale: Scale, found: Found) -> Picture:
+    """Return the share of successful starts over R, and over the number of clients, as in the paper's panels."""
+    settings = scale.settings()
+    panels = []
+    for panel, k in (("a", 2), ("b", 4)):
+        lines = {
+            f"sigma={sigma:g}": _curve(found, [s for s in settings if (s.panel, s.sigma) == (panel, sigma)], "R")
+            for sigma in scale.noises[k]
+        }
+        panels.append(Panel(f"({panel}) k={k}", "R", "share of starts that succeed", lines))
+    for panel, k in (("c", 2), ("d", 4)):
+        lines = {
+            f"n={n}, R={R:g}": _curve(found, [s for s in settings if (s.panel, s.R, s.n) == (panel, R, n)], "m")
+            for R in scale.grid_separations[k]
+            for n in sorted({n for _, n in scale.grid[k]})
+        }
+        panels.append(Panel(f"({panel}) k={k}", "clients m", "share of starts that succeed", lines))
+    return curves([replace(panel, curves={n: c for n, c in panel.curves.items() if c}) for panel in panels])
+
+
+def _curve(found: Found, settings: Sequence[Setting], axis: str) -> list[tuple[float, float]]:
+    shares = [(float(getattr(s, axis)), mean_of(found, s.name, "share")) for s in settings]
+    return [(x, share) for x, share in shares if share is not None]
+
+
 def _reproduction(name: str, title: str, scale: Scale, seeds: int, notes: str) -> Reproduction:
     return Reproduction(
         name,
@@ -290,6 +316,7 @@ def _reproduction(name: str, title: str, scale: Scale, seeds: int, notes: str) -
         3,
         partial(tables, scale),
         partial(claims, scale),
+        picture=partial(picture, scale),
     )
 
 

@@ -24,6 +24,7 @@ from coterie.experiments.reproduction import (
     values_of,
 )
 from papers.odcl.measures import PAPER, at_least, counted, is_exact, kept, normalised_mse, powers, shot, truth_of
+from papers.pictures import Panel, Picture, curves
 
 SAMPLES = 200
 STEPS = (100, 300, 1000, 3000, 10_000, 30_000)
@@ -126,6 +127,15 @@ def _of(slope: float | None) -> str:
     return "not run" if slope is None else f"slope of log distance over log T: {slope:.2f}"
 
 
+def picture(found: Found) -> Picture:
+    """Return the error over the number of steps."""
+    lines = {}
+    for figure, name in (("odcl", "ODCL-KM++ with T steps of SGD"), ("oracle", "exact solutions")):
+        means = [(float(T), mean_of(found, f"T={T}", figure)) for T in STEPS]
+        lines[name] = [(T, mean) for T, mean in means if mean is not None]
+    return curves([Panel("Theorem 2", "steps T of SGD", "normalised MSE", lines, log_x=True, log_y=True)])
+
+
 REPRODUCTION = Reproduction(
     "odcl-theorem2",
     "Clients that solve their problem by T steps of SGD",
@@ -139,4 +149,5 @@ REPRODUCTION = Reproduction(
     quick_seeds=1,
     tables=tables,
     claims=claims,
+    picture=picture,
 )

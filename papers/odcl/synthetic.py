@@ -43,6 +43,7 @@ from papers.odcl.measures import (
     truth_of,
     within,
 )
+from papers.pictures import Panel, Picture, curves
 
 
 @dataclass(frozen=True)
@@ -344,6 +345,15 @@ def figure4_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
 # ---- the three -------------------------------------------------------------------------------------------------
 
 
+def picture(figure: Figure, found: Found) -> Picture:
+    """Return the normalised MSE over n, a curve for each column; equal curves hide each other."""
+    lines = {}
+    for way in figure.ways:
+        means = [(float(n), mean_of(found, f"n={n}", way)) for n in figure.sizes]
+        lines[WAYS[way].title] = [(n, mean) for n, mean in means if mean is not None]
+    return curves([Panel("Error over samples", "samples of a client n", "normalised MSE", lines, log_y=True)])
+
+
 EXPLANATIONS = (
     Explanation(
         "matches the oracle methods from n = 400 on",
@@ -377,6 +387,7 @@ def _reproduction(name: str, title: str, where: str, notes: str, seeds: int, fig
         partial(tables, figure),
         partial(claims, figure),
         explanations=EXPLANATIONS,
+        picture=partial(picture, figure),
     )
 
 
