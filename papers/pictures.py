@@ -10,9 +10,12 @@ from html import escape
 from coterie.experiments.reproduction import Picture as Picture
 
 WIDTH, HEIGHT = 360, 250
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 44
+LEFT, RIGHT, TOP, BOTTOM = 58, 24, 30, 44
 LEGEND_LINE = 17
-COLOURS = ("#3f51b5", "#ff7043", "#2e9e6b", "#8e24aa", "#c0a000", "#00838f", "#6d4c41", "#546e7a")
+COLOURS = (
+    *("#3f51b5", "#ff7043", "#2e9e6b", "#8e24aa", "#c0a000", "#00838f"),
+    *("#6d4c41", "#546e7a", "#d81b60", "#7cb342", "#000000", "#42a5f5"),
+)
 INK, GREY, THEIRS, OURS = "#37474f", "#cfd8dc", "#b0bec5", "#3f51b5"
 BAR, GAP, NAMES = 9, 8, 230
 Point = tuple[float, float]

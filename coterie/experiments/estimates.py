@@ -47,6 +47,8 @@ class Pace:
     """Seconds of the cells of this name, the median over seeds."""
     each: float | None
     """Seconds for a unit of work, the median over all cells."""
+    declared: Mapping[str, float]
+    """Seconds for a unit of work of cells whose name contains the key."""
 
     @classmethod
     def of(cls, reproduction: Reproduction, work: Mapping[str, int], lines: Sequence[Finished]) -> Pace:
@@ -63,13 +65,15 @@ class Pace:
                 times.setdefault(line.cell, []).append(line.seconds)
         by_cell = {name: median(seconds) for name, seconds in times.items()}
         units = [seconds / work[name] for name, seconds in by_cell.items()]
-        return cls(by_cell, median(units) if units else reproduction.pace)
+        return cls(by_cell, median(units) if units else None, reproduction.paces)
 
     def seconds(self, cell: Cell) -> float | None:
         """Return the estimate for a cell."""
         if cell.name in self.by_cell:
             return self.by_cell[cell.name]
-        return None if self.each is None else self.each * cell.work
+        declared = (pace for fragment, pace in self.declared.items() if fragment in cell.name)
+        each = next(declared, self.each)
+        return None if each is None else each * cell.work
 
 
 def in_words(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -187,8 +187,8 @@ class Reproduction:
     """Name of a family of reproductions that share cells, so that each cell is run only once for all of them."""
     explanations: tuple[Explanation, ...] = ()
     """Explanations of claims that do not hold or are readings of the same statement."""
-    pace: float | None = None
-    """Measured seconds for one unit of a cell's work, where no cell has been finished."""
+    paces: Mapping[str, float] = field(default_factory=dict)
+    """Measured seconds for one unit of work of cells whose name contains the key, where none has been finished."""
     picture: Callable[[Found], Picture] | None = None
     """Function of the results that returns a picture, as SVG, next to the paper's figures where it has numbers."""
 

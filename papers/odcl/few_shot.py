@@ -284,7 +284,7 @@ def _finds_rotations(found: Found, steps: int) -> Claim:
 EXPLANATIONS = (
     Explanation(
         "in at most a tenth of the rounds",
-        "On digits a random start is itself done after few rounds, so that little can be saved.",
+        "The best random start needs few rounds itself; ODCL saves the nine other starts rather than rounds.",
     ),
     Explanation("tenth of the exchanges", "One of five seeds needs more."),
 )

@@ -34,7 +34,7 @@ def test_estimates_come_from_the_same_cell_or_else_from_the_work(tmp_path):
         ("one", "b", 0, 90.0),
         ("new", "a", 0, None),
     ]
-    [known] = open_cells_of([make("known", cells[:1], pace=4.0)], file)
+    [known] = open_cells_of([make("known", cells[:1], paces={"b": 1.0, "a": 4.0})], file)
     assert known.seconds == 8.0
 
 
