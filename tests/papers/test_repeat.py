@@ -10,7 +10,8 @@ from coterie.errors import RunError
 from coterie.experiments.reproduce import RESULTS
 from coterie.experiments.results import Finished, read_lines
 from papers import REPRODUCTIONS, grouped_regression, hcfl, ifca, odcl, su_xu_yang
-from papers.repeat import largest_difference, relative_difference, sample, show
+from papers.differences import largest_difference, relative_difference
+from papers.repeat import sample, show
 
 PAPERS = (ifca, su_xu_yang, odcl, hcfl)
 
