@@ -1,4 +1,4 @@
-"""Pictures of the reproductions as SVG: curves, and bars of the paper's figures beside ours."""
+"""Pictures of the reproductions as SVG: curves, and bars of the paper's figures next to ours."""
 
 from __future__ import annotations
 

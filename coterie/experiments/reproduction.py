@@ -144,12 +144,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why claims do not hold, or which statement of the paper they are readings of."""
+    """Reason why claims do not hold, or the statement of the paper that they are readings of."""
 
     fragment: str
     """Text that the claims contain; of several explanations of a claim the first one counts."""
     reason: str = ""
-    """Why they probably do not hold, as a sentence."""
+    """Probable reason if they do not hold, as a sentence."""
     statement: str = ""
     """Statement of the paper of which each of the claims is one reading; empty if each claim is a statement."""
 

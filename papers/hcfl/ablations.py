@@ -19,8 +19,8 @@ from papers.hcfl.images import (
     Paper,
     Row,
     Setting,
-    beside,
     best_of_all,
+    compared,
     comparison,
     means,
     more,
@@ -218,7 +218,7 @@ REPRODUCTIONS = (
         TABLE10_GRID,
         _table10,
         _table10_claims,
-        picture=lambda found: beside(found, CIFAR, TABLE10),
+        picture=lambda found: compared(found, CIFAR, TABLE10),
     ),
     reproduction(
         "hcfl-figure3",
@@ -228,6 +228,6 @@ REPRODUCTIONS = (
         FIGURE3_GRID,
         _figure3,
         _figure3_claims,
-        picture=lambda found: beside(found, CIFAR, PAPER_02),
+        picture=lambda found: compared(found, CIFAR, PAPER_02),
     ),
 )

@@ -30,8 +30,8 @@ from papers.hcfl.images import (
     Paper,
     Row,
     Setting,
-    beside,
     best_of_all,
+    compared,
     comparison,
     falling,
     more,
@@ -263,7 +263,7 @@ REPRODUCTIONS = (
         _table1,
         _table1_claims,
         seeds=3,
-        picture=lambda found: beside(found, CIFAR, TABLE1),
+        picture=lambda found: compared(found, CIFAR, TABLE1),
     ),
     reproduction(
         "hcfl-table5",
@@ -273,7 +273,7 @@ REPRODUCTIONS = (
         TABLE5_GRID,
         _table5,
         _table5_claims,
-        picture=lambda found: beside(found, CIFAR_04, TABLE5),
+        picture=lambda found: compared(found, CIFAR_04, TABLE5),
     ),
     reproduction(
         "hcfl-table4",

@@ -38,7 +38,7 @@ class Extractor:
     whiten: Tensor
     """Symmetric matrix that whitens patches, (p, p)."""
     centres: Tensor
-    """(CENTRES, p)."""
+    """Centres of k-means, (CENTRES, p)."""
     middle: Tensor
     """Mean of the sums over quarters, (4 * CENTRES,)."""
     axes: Tensor

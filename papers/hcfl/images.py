@@ -270,8 +270,8 @@ def _next_to(found: Found, setting: Setting, row: Row, paper: Paper) -> list[str
     return [row.title, val, best_val, last_val, test, best_test, last_test, k, used]
 
 
-def beside(found: Found, setting: Setting, paper: Paper) -> Picture:
-    """Return the paper's Test of methods beside ours."""
+def compared(found: Found, setting: Setting, paper: Paper) -> Picture:
+    """Return the paper's Test of methods next to ours."""
     pairs = [
         Pair(row.title, float(test.split()[0]), mean_of(found, row.cell(setting), "test"))
         for row, (_, test, _) in paper.items()

@@ -96,7 +96,7 @@ REPRODUCTIONS = (
     reproduction(
         "hcfl-rounding",
         "How far rounding moves the tables",
-        "no table of its own",
+        "how far rounding moves the tables",
         "The same runs in single and in double precision: a machine that adds in another order moves figures by about "
         "as much. The margin of the verdicts in all small tables is twice the root mean square of these moves.",
         GRID,

@@ -1,4 +1,4 @@
-"""Why random starts of table 2 put all writers into one cluster: step size, shared body, or number of restarts.
+"""Reasons for random starts of table 2 that put all writers into one cluster: step size, shared body, restarts.
 
 One setting of table 2 (k = 2) is changed at a time, with fewer writers and rounds.
 """

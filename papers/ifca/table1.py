@@ -190,7 +190,7 @@ def _near(found: Found, column: Column, method: str) -> Claim:
 
 
 def picture(found: Found) -> Picture:
-    """Return the paper's accuracies beside ours."""
+    """Return the paper's accuracies next to ours."""
     pairs = [
         Pair(f"{column.name}, {title}", column.paper[method][0], mean_of(found, column.cell(method), "accuracy"))
         for column in COLUMNS

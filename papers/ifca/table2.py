@@ -118,7 +118,7 @@ def claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def picture(found: Found) -> Picture:
-    """Return the paper's accuracies beside ours."""
+    """Return the paper's accuracies next to ours."""
     pairs = [
         Pair(name, float(text.split()[0]), mean_of(found, f"femnist {name}", "accuracy"))
         for name, text in PAPER.items()

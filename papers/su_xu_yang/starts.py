@@ -1,4 +1,4 @@
-"""How many anchors C.3 needs, and IFCA with the paper's weights from 100 random starts.
+"""Number of anchors that C.3 needs, and IFCA with the paper's weights from 100 random starts.
 
 Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression, 2022, appendix C.
 """
