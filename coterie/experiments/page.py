@@ -23,6 +23,10 @@ coterie reproduce ifca-figure3 --quick   # a small version in a minute or two, w
 coterie reproduce ifca-figure3           # run and store the missing cells
 ```
 
+The page of each paper opens with a summary: the claims that hold, those that depend on a reading of the text, those
+that do not hold with a probable reason, and the time that unfinished cells take. `make papers` runs unfinished cells,
+the cheapest first, and continues where it stopped.
+
 The result of a figure or table is *holds* if all decided claims hold, *fails* if none does, and *depends* otherwise:
 the page of the paper shows on what. A claim is *undecided* if the figures differ by no more than two runs of the same
 method may. `make reproductions` writes these pages.

@@ -23,6 +23,7 @@ from coterie.experiments.reproduction import (
     NOT_RUN,
     Cell,
     Claim,
+    Explanation,
     Figures,
     Found,
     Reproduction,
@@ -391,6 +392,21 @@ SAME_SCALE = (
 )
 
 
+MANY_CLUSTERS = "HCFL+ ends with about twice as many clusters here as in the paper, each trained by few clients."
+EXPLANATIONS = (
+    Explanation(
+        "Test falls from FedRC to FedEM to FedAvg",
+        "FedEM's clusters follow label shares and corruptions: its Val is far above FedAvg's, its Test below.",
+    ),
+    Explanation("Test falls from FedAvg to FeSEM to IFCA", "FeSEM and IFCA change places."),
+    Explanation("above that of hard clusters", MANY_CLUSTERS),
+    Explanation("rho 0.3 is above that of FeSEM", MANY_CLUSTERS),
+    Explanation("rho 0.3 is above that of FedEM", MANY_CLUSTERS),
+    Explanation("in the round of its best Val", "ICFL's clusters are single clients, whose Test hardly changes."),
+    Explanation("Val in the round of the best Test", "ICFL's clusters are single clients, which have the highest Val."),
+)
+
+
 def reproduction(
     name: str,
     title: str,
@@ -418,5 +434,6 @@ def reproduction(
         tables,
         claims,
         family=FAMILY,
+        explanations=EXPLANATIONS,
         picture=picture,
     )
