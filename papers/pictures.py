@@ -105,7 +105,8 @@ class Axis:
             return cls(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)), True, start, end)
         low = 0.0 if 0 <= low < high / 2 else low
         step = nice_step(high - low or 1.0)
-        return cls(math.floor(low / step) * step, math.ceil(high / step - 1e-9) * step or step, False, start, end)
+        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+        return cls(first * step, max(last, first + 1) * step, False, start, end)
 
     def __call__(self, value: float) -> float:
         """Return the place of a value in pixels."""
