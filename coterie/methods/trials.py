@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 import torch
@@ -138,17 +139,29 @@ class RoundTrials:
         return {one.model: _held_out(losses, one.parts[0], (0, 1, 2)) for one in candidates}
 
     def body_test(self, view: View, level: float) -> SplitTest | None:
-        """Return the test of separate bodies for the clusters; None if fewer than two clients answered.
+        """Return the test of separate bodies for the clusters; None if fewer than two clients answered."""
+        found = [each._with_own_bodies(view) for each in self._halvings()]
+        places = reduce(np.intersect1d, [losses.among(np.arange(len(view.answered))) for losses in found])
+        parts = [np.intersect1d(places, view.members(k)) for k in range(view.K)]
+        members = np.concatenate(parts)
+        if len(members) < MIN_PART_SIZE:
+            return None
+        held_out = np.mean([losses.at(members)["held_out"].numpy() for losses in found], axis=0)
+        samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
+        return gain_test(0, parts, held_out, samples, level, "separate bodies")
+
+    def _with_own_bodies(self, view: View) -> _Rows:
+        """Return each client's losses with the shared body and with a body of its cluster, from one halving.
 
         Each head gets the mean update of its cluster's members. The body gets the mean update of all clients, or that
-        of the cluster's members.
+        of the cluster's members. Clients with infinite losses have no row.
         """
         like = view.clusters.all_models()
         rows = self._updates(view, Clusters(like, view.K), torch.arange(view.K))
         parts = [rows.among(view.members(k)) for k in range(view.K)]
         answered = np.concatenate(parts)
         if len(answered) < MIN_PART_SIZE:
-            return None
+            return _Rows({}, {})
         overall = self._mean(view, rows, answered)
         of_body = flat({name: torch.full_like(p[:1], name in view.clusters.shared) for name, p in like.items()})[0] > 0
         vectors, slots = [], torch.zeros(len(view.answered), 2, dtype=torch.int64)
@@ -157,13 +170,7 @@ class RoundTrials:
             own = self._mean(view, rows, places) if len(places) else torch.zeros_like(start)
             vectors += [start + torch.where(of_body.cpu(), overall, own), start + own]
         models = Clusters(_models(torch.stack(vectors), like), len(vectors))
-        losses = self._ask(HalfLosses(self.run.seed, draw=self.draw), view, models, slots, answered, {})
-        members = losses.among(answered)  # clients without a row had infinite losses
-        if len(members) < MIN_PART_SIZE:
-            return None
-        held_out: Floats = losses.at(members)["held_out"].numpy()
-        samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
-        return gain_test(0, parts, held_out, samples, level, "separate bodies")
+        return self._ask(HalfLosses(self.run.seed, draw=self.draw), view, models, slots, answered, {})
 
     def _refined(self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Move every member to the part whose model has the lowest loss on the half of its samples that trained it.
