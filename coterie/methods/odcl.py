@@ -354,8 +354,8 @@ def _about_groups(run: Run, labels: Tensor) -> Iterator[str]:
 
 def _few_solutions(solved: int, rejected: int, K: int) -> TrainingError:
     return TrainingError(
-        f"only {solved} of the {solved + rejected} clients that answered have a solution, but clusters={K}: the loss of "
-        "the others has no minimum (logistic regression on labels that a plane separates, or with a class missing), or "
+        f"only {solved} of the {solved + rejected} clients that answered have a solution, but clusters={K}: the loss "
+        "of the others has no minimum (logistic regression on separable labels, or with a class missing), or "
         "it diverged; use learner=logistic:l2=0.01, solver=steps with a smaller lr, or fewer clusters"
     )
 

@@ -160,7 +160,9 @@ class HeldOut:
     losses: Floats
     """Loss of each of them under the cluster's model, its own part's model and the other part's model, (n, 3)."""
     on_all: Floats
-    """Sums of these losses on both halves, (n, 3)."""
+    """These losses on both halves, (n, 3)."""
+    trained: float = 0.5
+    """Share of the samples in the first half, which trained the models."""
 
     @property
     def gains(self) -> Floats:
@@ -178,12 +180,14 @@ class HeldOut:
 
         Let the true models of two parts with shares a and b of the samples differ by d, so that a member's loss under
         the other part's model is higher by d^2 / 2, without regard to the noise of the models. The gain is a b d^2 / 2
-        minus a term that is proportional to the variance of the models, and twice as many samples halve this term.
+        minus a term that is proportional to the variance of the models, and so to 1 / samples: models of all samples
+        have the share `trained` of it.
         """
         share = samples / samples.sum()
         first = float(share[np.isin(self.members, self.parts[0])].sum())
         apart = float(share @ (self.losses[:, 2] - self.losses[:, 1]))
-        return (float(share @ self.gains) + first * (1 - first) * max(0, apart)) / 2
+        without_noise = first * (1 - first) * max(0, apart)
+        return self.trained * float(share @ self.gains) + (1 - self.trained) * without_noise
 
     def placed(self) -> Sequence[Positions]:
         """Return the parts with every member in the part whose model fits all its samples better.
