@@ -1,6 +1,7 @@
 """Split tests that need no threshold: a cluster is split if its members clearly differ and separate models fit better.
 
-In a trial each client trains its cluster's model on a random half of its samples. The members of a cluster are divided
+In a trial each client trains its cluster's model on a random half of its samples (two thirds for linear models, whose
+clients may have hardly more samples than coefficients). The members of a cluster are divided
 into two parts by these updates (or by the distance of the method), and each part makes a model. Updates of few samples
 are noisy, so every member moves, a few times, to the part whose model has the lower loss on the half that trained it.
 The other half of a client's samples has trained neither model. On it, let
