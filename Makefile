@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit test-faults test-dist fuzz dist docs picture pictures reproductions scoreboard repeat bench bench-long clean
+.PHONY: demo test lint types unit test-faults test-dist fuzz dist docs picture pictures reproductions papers scoreboard repeat bench bench-long clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -60,6 +60,12 @@ test-dist: dist
 # Writes the results in papers/reproductions.jsonl as pages; `coterie reproduce NAME` adds to them.
 reproductions: $(READY)
 	$(BIN)/coterie reproduce --page docs/reproductions.md
+
+# Runs the unfinished cells of all papers, the cheapest first, and writes the pages; cells of more than two hours are left
+# out. It may be interrupted at any time and continues where it stopped: HOURS=8 stops after a night, DATA=FOLDER names
+# the data sets. `python -m papers.nightly --list` shows what is left and how long it takes.
+papers: $(READY)
+	$(BIN)/python -m papers.nightly $(if $(DATA),--data $(DATA)) $(if $(HOURS),--hours $(HOURS)) --page docs/reproductions.md
 
 # Runs the cells of the scoreboard that are not in benchmarks/scoreboard/results.jsonl and writes all of them as a page;
 # DATA=FOLDER names a folder with usps.npz and the like. An hour or two; it may be interrupted and continues.

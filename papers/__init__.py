@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from coterie.experiments.reproduction import Paper, Reproduction
 from coterie.methods import IFCA, ODCL, HCFLPlus, TwoPhase
-from papers import deviations, grouped_regression, hcfl, ifca, odcl, su_xu_yang
+from papers import deviations, grouped_regression, hcfl, ifca, odcl, rounding, su_xu_yang
 
 PAPERS = (
     Paper(
@@ -40,6 +40,12 @@ PAPERS = (
         "Deviations from the papers",
         "Defaults of Coterie that differ from the papers, each measured by switching it.",
         (deviations.REPRODUCTION,),
+    ),
+    Paper(
+        "rounding",
+        "Rounding",
+        "No paper: how far results move if sums are added in another order.",
+        (rounding.REPRODUCTION,),
     ),
 )
 

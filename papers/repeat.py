@@ -10,15 +10,13 @@ in the last digit can grow over many rounds. Another processor or another versio
 
 from __future__ import annotations
 
-import math
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
 from rich.console import Console
@@ -32,14 +30,11 @@ from coterie.experiments.reproducing import folder_of
 from coterie.experiments.reproduction import Cell, Figures, Reproduction
 from coterie.experiments.results import Finished, read_lines
 from papers import REPRODUCTIONS
+from papers.differences import TOLERANCE, Difference, largest_difference
 
-TOLERANCE = 1e-6
-"""Largest relative difference between two figures that count as the same."""
 RESUMED = 0.1
 """A cell that took less than this share of the usual time for its work was resumed: its stored time is not that of a
 whole run."""
-OF_THE_MACHINE = frozenset({"seconds", "memory"})
-"""Figures that depend on the machine, which are not compared."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +58,6 @@ class Measure:
 
     def __call__(self, repeat: Repeat) -> Figures:
         return repeat.cell.measure(folder_of(self.out / repeat.kept_as, repeat.cell))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The figure of a cell that differs most from the stored one."""
-
-    figure: str
-    stored: object
-    now: object
-    relative: float
-
-    @property
-    def same(self) -> bool:
-        return self.relative <= TOLERANCE
 
 
 # ---- the sample ------------------------------------------------------------------------------------------------------
@@ -124,45 +105,6 @@ def _spread_out(repeats: Sequence[Repeat]) -> list[Repeat]:
     halves = _spread_out(repeats[:middle]), _spread_out(repeats[middle + 1 :])
     rest = [repeat for pair in zip_longest(*halves) for repeat in pair if repeat is not None]
     return [repeats[middle], *rest]
-
-
-# ---- the comparison --------------------------------------------------------------------------------------------------
-
-
-def largest_difference(stored: Figures, now: Figures) -> Difference:
-    """Return the figure that differs most; a stored figure that is missing now differs infinitely."""
-    found = dict(_leaves("", now))
-    differences = [
-        Difference(name, value, found.get(name, "missing"), relative_difference(value, found.get(name, "missing")))
-        for name, value in _leaves("", stored)
-    ]
-    return max(differences, key=lambda difference: difference.relative, default=Difference("", None, None, 0.0))
-
-
-def relative_difference(stored: object, now: object) -> float:
-    """Return |a - b| / max(|a|, |b|) of two numbers, 0 for equal values, infinity for other values that differ."""
-    if stored == now:
-        return 0.0
-    if not (isinstance(stored, int | float) and isinstance(now, int | float)):
-        return math.inf
-    if math.isnan(stored) or math.isnan(now):
-        return 0.0 if math.isnan(stored) and math.isnan(now) else math.inf
-    return abs(stored - now) / max(abs(stored), abs(now))
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, object]]:
-    """Yield every number, text or None in nested figures with its path, without figures of the machine."""
-    if name.rpartition("/")[2] in OF_THE_MACHINE:
-        return
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(f"{name}/{key}".lstrip("/"), inner)
-    elif isinstance(value, list | tuple):
-        yield f"{name}/length", len(value)
-        for place, inner in enumerate(value):
-            yield from _leaves(f"{name}/{place}", inner)
-    else:
-        yield name, value
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ err = Terminal(stderr=True)
     "--page",
     "page_file",
     type=click.Path(path_type=Path),
-    help="Markdown file for a summary of the results so far; a page for each paper is written next to it.",
+    help="Markdown file for a summary of the results so far; a page for each paper and a folder of pictures are "
+    "written next to it.",
 )
 def reproduce_command(
     name: str | None,
@@ -83,7 +84,9 @@ def reproduce_command(
         _list(results)
     if page_file is not None:
         for file_name, text in pages(papers(), results, page_file.name).items():
-            write_output(page_file.with_name(file_name), text)
+            target = page_file.parent / file_name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_output(target, text)
         out.print(f"page    {on_one_line(page_file)}", soft_wrap=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -142,8 +142,24 @@ class Claim:
         return "holds" if self.holds else "does not hold"
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """Reason why claims do not hold, or the statement of the paper that they are readings of."""
+
+    fragment: str
+    """Text that the claims contain; of several explanations of a claim the first one counts."""
+    reason: str = ""
+    """Probable reason if they do not hold, as a sentence."""
+    statement: str = ""
+    """Statement of the paper of which each of the claims is one reading; empty if each claim is a statement."""
+
+
 Found = Mapping[str, Mapping[int, Figures]]
 """Figures by cell name, then by seed."""
+
+
+Picture = str
+"""Text of an SVG file."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +185,12 @@ class Reproduction:
     """Function of the results, and whether the version is quick, that returns the claims."""
     family: str = ""
     """Name of a family of reproductions that share cells, so that each cell is run only once for all of them."""
+    explanations: tuple[Explanation, ...] = ()
+    """Explanations of claims that do not hold or are readings of the same statement."""
+    paces: Mapping[str, float] = field(default_factory=dict)
+    """Measured seconds for one unit of work of cells whose name contains the key, where none has been finished."""
+    picture: Callable[[Found], Picture] | None = None
+    """Function of the results that returns a picture, as SVG, next to the paper's figures where it has numbers."""
 
     @property
     def kept_as(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from papers.hcfl import ablations, appendix_b, clusters, comparisons, full, knobs, reference
+from papers.hcfl import ablations, appendix_b, clusters, comparisons, full, knobs, reference, rounding
 
 REPRODUCTIONS = (
     reference.REPRODUCTION,
@@ -12,4 +12,5 @@ REPRODUCTIONS = (
     *comparisons.REPRODUCTIONS,
     *ablations.REPRODUCTIONS,
     *clusters.REPRODUCTIONS,
+    *rounding.REPRODUCTIONS,
 )

@@ -20,6 +20,7 @@ from papers.hcfl.images import (
     Row,
     Setting,
     best_of_all,
+    compared,
     comparison,
     means,
     more,
@@ -217,6 +218,7 @@ REPRODUCTIONS = (
         TABLE10_GRID,
         _table10,
         _table10_claims,
+        picture=lambda found: compared(found, CIFAR, TABLE10),
     ),
     reproduction(
         "hcfl-figure3",
@@ -226,5 +228,6 @@ REPRODUCTIONS = (
         FIGURE3_GRID,
         _figure3,
         _figure3_claims,
+        picture=lambda found: compared(found, CIFAR, PAPER_02),
     ),
 )

@@ -20,6 +20,7 @@ from coterie.experiments.reproduction import (
     AtOnce,
     Cell,
     Claim,
+    Explanation,
     Figures,
     Found,
     Reproduction,
@@ -224,4 +225,5 @@ REPRODUCTION = Reproduction(
     quick_seeds=1,
     tables=tables,
     claims=claims,
+    explanations=(Explanation("the distance ends below", "One of five seeds converges too slowly for 300 rounds."),),
 )

@@ -27,6 +27,7 @@ from papers.hcfl.images import (
     shown,
 )
 from papers.hcfl.reference import count_range
+from papers.pictures import Panel, Picture, curves
 
 FIGURE4_ROWS = (*PLUS_FEDEM, *PLUS_FEDRC)
 FIGURE4_GRID: Grid = ((CIFAR, FIGURE4_ROWS),)
@@ -40,6 +41,15 @@ def _figure4(found: Found, quick: bool) -> list[Table]:
     after = [1, *range(SHOWN_EVERY, longest + 1, SHOWN_EVERY)]
     header = ["method", *(f"round {count}" for count in after)]
     return [Table("Clusters after a round", header, [[row.title, *_numbers(runs[row], after)] for row in FIGURE4_ROWS])]
+
+
+def _figure4_picture(found: Found) -> Picture:
+    """Return the number of clusters over the rounds, with the first seed."""
+    lines = {}
+    for row in FIGURE4_ROWS:
+        runs = _lists(values_of(found, row.cell(CIFAR), "clusters by round"))
+        lines[row.title] = [(float(t), float(count)) for t, count in enumerate(runs[0], start=1)] if runs else []
+    return curves([Panel(CIFAR.title, "round", "clusters", lines)])
 
 
 def _lists(found: Sequence[object]) -> list[list[int]]:
@@ -155,6 +165,7 @@ REPRODUCTIONS = (
         FIGURE4_GRID,
         _figure4,
         _figure4_claims,
+        picture=_figure4_picture,
     ),
     reproduction(
         "hcfl-table11",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from papers.ifca import figure3, figure4, table1, table2
+from papers.ifca import collapse, figure3, figure4, table1, table2
 
 REPRODUCTIONS = (
     figure3.REDUCED_SIZE,
@@ -10,4 +10,5 @@ REPRODUCTIONS = (
     table1.REPRODUCTION,
     figure4.REPRODUCTION,
     table2.REPRODUCTION,
+    collapse.REPRODUCTION,
 )

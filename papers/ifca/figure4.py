@@ -6,8 +6,9 @@ Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated L
 from __future__ import annotations
 
 from coterie.core.dataset import FederatedDataset
-from coterie.experiments.reproduction import Cell, Claim, Figures, Found, Reproduction, RunCell, Table
+from coterie.experiments.reproduction import Cell, Claim, Explanation, Figures, Found, Reproduction, RunCell, Table
 from coterie.training.result import Result
+from papers.pictures import Panel, Picture, curves
 
 KINDS = {"single": "one random start", "raced": "best of five after 5 rounds"}
 SHOWN = (1, 2, 3, 5, 10, 15, 20, 30)
@@ -68,6 +69,16 @@ def claims(found: Found, quick: bool) -> list[Claim]:
     return made
 
 
+def picture(found: Found) -> Picture:
+    """Return the share of clients in the right cluster over the rounds, a curve for each seed."""
+    lines = {
+        f"{title}, seed {seed}": [(float(t), 100 * share) for t, share in enumerate(figures["identity"], start=1)]
+        for kind, title in KINDS.items()
+        for seed, figures in sorted(found.get(f"{NAME} {kind}", {}).items())
+    }
+    return curves([Panel("Rotated MNIST, 1200 clients", "round", "right cluster, %", lines)])
+
+
 REPRODUCTION = Reproduction(
     "ifca-figure4",
     "Cluster identities over the rounds, rotated MNIST",
@@ -81,4 +92,12 @@ REPRODUCTION = Reproduction(
     quick_seeds=2,
     tables=tables,
     claims=claims,
+    picture=picture,
+    explanations=(
+        Explanation(
+            "one random start",
+            "It ends with 70 % of the clients in the right cluster, as if rotations shared a model; the best of five "
+            "starts after five rounds does not. The paper does not say how its start was chosen.",
+        ),
+    ),
 )

@@ -9,6 +9,7 @@ from coterie.core.dataset import FederatedDataset
 from coterie.experiments.reproduction import (
     Cell,
     Claim,
+    Explanation,
     Figures,
     Found,
     Reproduction,
@@ -19,6 +20,7 @@ from coterie.experiments.reproduction import (
     values_of,
 )
 from coterie.training.result import Result
+from papers.pictures import Pair, Picture, bars
 
 PAPER = {
     "ifca k=2": "87.99 ± 0.35",
@@ -115,6 +117,15 @@ def claims(found: Found, quick: bool) -> list[Claim]:
     ]
 
 
+def picture(found: Found) -> Picture:
+    """Return the paper's accuracies next to ours."""
+    pairs = [
+        Pair(name, float(text.split()[0]), mean_of(found, f"femnist {name}", "accuracy"))
+        for name, text in PAPER.items()
+    ]
+    return bars("Table 2: test accuracy (all writers in the paper, 200 here)", "%", pairs)
+
+
 REPRODUCTION = Reproduction(
     "ifca-table2",
     "Test accuracy on FEMNIST",
@@ -128,4 +139,8 @@ REPRODUCTION = Reproduction(
     quick_seeds=1,
     tables=tables,
     claims=claims,
+    picture=picture,
+    explanations=(
+        Explanation("with k=2 both clusters are in use", "Two of three random starts collapse: see `ifca-collapse`."),
+    ),
 )

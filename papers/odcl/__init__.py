@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from papers.odcl import few_shot, rounds, synthetic, table2
+from papers.odcl import few_shot, inexact, rounds, synthetic, table2
 
 REPRODUCTIONS = (
     *synthetic.REPRODUCTIONS,
     table2.REPRODUCTION,
     *rounds.REPRODUCTIONS,
+    inexact.REPRODUCTION,
     few_shot.REPRODUCTION,
 )

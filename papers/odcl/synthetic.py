@@ -21,6 +21,7 @@ from coterie.experiments.reproduction import (
     AtOnce,
     Cell,
     Claim,
+    Explanation,
     Figures,
     Found,
     Reproduction,
@@ -42,6 +43,7 @@ from papers.odcl.measures import (
     truth_of,
     within,
 )
+from papers.pictures import Panel, Picture, curves
 
 
 @dataclass(frozen=True)
@@ -343,6 +345,35 @@ def figure4_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
 # ---- the three -------------------------------------------------------------------------------------------------
 
 
+def picture(figure: Figure, found: Found) -> Picture:
+    """Return the normalised MSE over n, a curve for each column; equal curves hide each other."""
+    lines = {}
+    for way in figure.ways:
+        means = [(float(n), mean_of(found, f"n={n}", way)) for n in figure.sizes]
+        lines[WAYS[way].title] = [(n, mean) for n, mean in means if mean is not None]
+    return curves([Panel("Error over samples", "samples of a client n", "normalised MSE", lines, log_y=True)])
+
+
+EXPLANATIONS = (
+    Explanation(
+        "matches the oracle methods from n = 400 on",
+        "At n = 400 the interval (13) is still empty, and its upper end is too small in most drawings; from n = 500 on "
+        "the claim holds.",
+    ),
+    Explanation("the path finds the true clusters at n = 50", "A prototype's figure; it fails in two of ten drawings."),
+    Explanation("(each ± 0.06)", "A prototype's ten drawings; ours differ at n = 100 and 200 by little more."),
+    Explanation("so (13) is empty where CC is exact", "One client of seed 0 has nearly dependent features."),
+    Explanation(
+        "the path with the paper's grid and rule",
+        "Ten equidistant lambdas may miss the interval of the true clusters; a logarithmic grid does not.",
+    ),
+    Explanation(
+        "below n = 600 the paper's path gives fewer",
+        "The rules that choose lambda are one sentence in the paper; with ours the path is right for every n.",
+    ),
+)
+
+
 def _reproduction(name: str, title: str, where: str, notes: str, seeds: int, figure: Figure) -> Reproduction:
     return Reproduction(
         name,
@@ -355,6 +386,8 @@ def _reproduction(name: str, title: str, where: str, notes: str, seeds: int, fig
         1,
         partial(tables, figure),
         partial(claims, figure),
+        explanations=EXPLANATIONS,
+        picture=partial(picture, figure),
     )
 
 
@@ -384,8 +417,8 @@ FIGURE3 = _reproduction(
     "Four groups of logistic models: error and clusters over samples a client",
     "figure 3 (appendix D.1)",
     "m = 100, K = 4, C = 1e-5. The third covariance of the paper is not a covariance (eigenvalues 3 and -1) and is "
-    "read as NumPy draws from it. The samples of all clients are drawn anew. 10 seeds instead of 20.",
-    10,
+    "read as NumPy draws from it. The samples of all clients are drawn anew.",
+    20,
     Figure(
         "odcl-logistic",
         (500, 1000, 2000, 3000, 4600),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from papers.su_xu_yang.mixed_regression import REPRODUCTIONS
+from papers.su_xu_yang import mixed_regression, starts
 
-__all__ = ["REPRODUCTIONS"]
+REPRODUCTIONS = (*mixed_regression.REPRODUCTIONS, *starts.REPRODUCTIONS)

@@ -11,7 +11,8 @@ from coterie.core.dataset import FederatedDataset, Profile
 from coterie.data.arrays import group_tests, stack_shard
 from coterie.experiments.page import Judged, pages
 from coterie.experiments.reproduce import find_reproduction, reproduce
-from coterie.experiments.reproduction import Claim, Paper
+from coterie.experiments.reproduction import Claim, Explanation, Paper
+from coterie.experiments.results import Measured, append
 from coterie.learners import make_learner
 from coterie.training.result import Result
 from papers import PAPERS, REPRODUCTIONS
@@ -106,7 +107,7 @@ def test_a_trial_is_the_algorithm_of_the_paper():
     from coterie.training.fitting import initialize
     from coterie.training.planning import prepare
 
-    trial = Trial(Setting("a", 2, 1.0, 0.1, 8, 10, 6), seed=5, rounds=15)
+    trial = Trial(Setting("a", 2, 1.0, 0.1, 8, 10, 6), 5, "float64", rounds=15)
     data = scenario("ifca-synthetic", clients=8, samples=10, dimension=6, groups=2, norm=1.0, noise=0.1, seed=5)
     plan = prepare(data, "ifca", None, {"init": "random", "restarts": 10, "lr": 0.1, "seed": 5})
     starts = initialize(plan).state.clusters.params["weight"].numpy().reshape(10, 2, 6)
@@ -118,11 +119,11 @@ def test_a_trial_is_the_algorithm_of_the_paper():
 def test_a_trial_says_which_share_of_starts_succeeds():
     """So much data and separation that most starts succeed with step size 0.1; none can within a round."""
     setting = Setting("a", 2, 1.0, 0.1, 20, 50, 12)
-    figures = Trial(setting, 0).measure(None)
+    figures = Trial(setting, 0, "float64").measure(None)
     assert figures["success"] == 1.0
     assert figures["share"] == max(figures["shares"].values()) >= 0.5
     assert figures["best"] < 1
-    assert Trial(setting, 0, rounds=1).measure(None)["share"] == 0.0
+    assert Trial(setting, 0, "float64", rounds=1).measure(None)["share"] == 0.0
 
 
 def test_the_paper_s_ratio_of_samples_to_dimension_is_kept():
@@ -239,7 +240,8 @@ def test_the_page_shows_every_reproduction_and_what_was_not_run(tmp_path):
     line = f"| Ghosh, Chung, Yin, Ramchandran 2020, figure 3 | not run | 0 | 0 | 0 | {claims} |"
     assert f"| [ifca-figure3](all-ifca.md#ifca-figure3) {line}" in found["all.md"]
     assert f"| [ifca-figure3](#ifca-figure3) {line}" in found["all-ifca.md"]
-    assert "Claims that do not hold" not in found["all-ifca.md"]
+    assert " not hold:**" not in found["all-ifca.md"]
+    assert "`coterie reproduce ifca-figure3` | 540 | not measured |" in found["all-ifca.md"]
 
 
 @pytest.mark.parametrize(
@@ -255,8 +257,34 @@ def test_the_result_of_a_reproduction_follows_from_its_claims(verdicts, result):
     )
 
 
-def test_claims_that_do_not_hold_are_listed(tmp_path):
-    failing = replace(REPRODUCTIONS["ifca-figure3"], claims=lambda found, quick: [Claim("it is fast", False, "no")])
-    paper = Paper("mine", "Mine", "Me 2020.", (failing,))
-    text = pages([paper], tmp_path / "none.jsonl", "all.md")["all-mine.md"]
-    assert "## Claims that do not hold\n\n- it is fast ([ifca-figure3](#ifca-figure3))\n" in text
+def page_of(tmp_path, **parts):
+    one = replace(REPRODUCTIONS["ifca-figure3"], cells=lambda seeds, quick: [], **parts)
+    return pages([Paper("mine", "Mine", "Me 2020.", (one,))], tmp_path / "none.jsonl", "all.md")["all-mine.md"]
+
+
+def test_claims_that_do_not_hold_are_listed_with_the_reason(tmp_path):
+    text = page_of(
+        tmp_path,
+        claims=lambda found, quick: [Claim("it is fast", False, "no")],
+        explanations=(Explanation("fast", "It is heavy."),),
+    )
+    assert "**1 does not hold:**\n\n- it is fast ([ifca-figure3](#ifca-figure3)). Found: no. It is heavy.\n" in text
+
+
+def test_readings_of_a_statement_are_counted_once(tmp_path):
+    claims = [Claim("it is fast", True, "a"), Claim("read: 1", True, "b"), Claim("read: 2", False, "c")]
+    text = page_of(
+        tmp_path, claims=lambda found, quick: claims, explanations=(Explanation("read:", "", "it reads well"),)
+    )
+    assert "Of 2 statements, readings of the same statement counted once, **1 hold**." in text
+    assert "- it reads well: 1 of 2 readings hold ([ifca-figure3](#ifca-figure3)).\n" in text
+
+
+def test_a_picture_is_a_file_next_to_the_page(tmp_path):
+    cell = Trial(Setting("a", 2, 1.0, 0.1, 8, 10, 6), 0, "float64")
+    append(tmp_path / "results.jsonl", "ifca-figure3", cell, Measured({}, 1.0), "v1")
+    parts = {"tables": lambda found, quick: [], "claims": lambda found, quick: []}
+    one = replace(REPRODUCTIONS["ifca-figure3"], picture=lambda found: "<svg/>", **parts)
+    found = pages([Paper("mine", "Mine", "Me 2020.", (one,))], tmp_path / "results.jsonl", "all.md")
+    assert found["images/papers/ifca-figure3.svg"] == "<svg/>"
+    assert "](images/papers/ifca-figure3.svg)" in found["all-mine.md"]
