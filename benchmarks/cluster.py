@@ -27,6 +27,7 @@ with the clients. It is a model, not a measurement.
 
 import argparse
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -168,16 +169,27 @@ def estimate(compute: float, serial: float, size: int, per_worker: float) -> Cal
     return seconds
 
 
-def write(page: Path, tables: Sequence[Table]) -> None:
-    """Replace the tables of a page, which are between two comments."""
+def write(page: Path, tables: Sequence[Table], load: float) -> None:
+    """Replace the tables of a page, which are between two comments.
+
+    Args:
+        page: The page.
+        tables: The tables.
+        load: Load of the machine before the measurement.
+    """
+    busy = (
+        f"Before the measurement, the load of the machine was {load:.1f} on {os.cpu_count()} cores; two workers need "
+        "two free cores to show what they bring."
+    )
     before, _, rest = page.read_text().partition(FIRST)
     _, last, after = rest.partition(LAST)
     assert last, f"{page} has no {FIRST} ... {LAST}"
-    page.write_text("\n\n".join([before + FIRST, *(table.markdown() for table in tables), LAST + after]))
+    page.write_text("\n\n".join([before + FIRST, busy, *(table.markdown() for table in tables), LAST + after]))
 
 
 def main(clients: int, repeats: int, page: Path | None) -> None:
     torch.set_num_threads(1)
+    load = os.getloadavg()[0]
     rounds = Table(("seconds of a round", "in one process", "one worker", "two workers", "speed-up"))
     images = timed(plans(random_images(480, 50), "mlp:hidden=200", 16), repeats)
     rounds.add("W1, 480 clients x 50 images", *seconds_of(images))
@@ -206,7 +218,7 @@ def main(clients: int, repeats: int, page: Path | None) -> None:
         shown = [f"{seconds(workers):.2f} ({seconds(1) / seconds(workers):.0f})" for workers in MANY]
         estimates.add(name, *shown, f"{2 * MANY[-1] * size / 1e9:.3f}")
     if page is not None:
-        write(page, (rounds, exchanges, estimates))
+        write(page, (rounds, exchanges, estimates), load)
 
 
 def milliseconds(times: tuple[float, float]) -> tuple[str, str]:

@@ -235,6 +235,7 @@ def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str,
     try:
         theirs, ours = future.result(timeout=POLL_SECONDS), worker.facts(version(PACKAGE))
     except ImportError as error:
+        error.__traceback__ = None  # as in `failures`
         raise ConfigError(
             f"worker {address} cannot import {error.name or error}: install the same packages on all machines"
         ) from error
