@@ -261,12 +261,17 @@ def stored_matrices(work: RoundWork, has_bias: bool) -> Matrices | None:
         return None
 
     def make() -> Tensor:
-        ones = torch.ones(int(shard.sizes.max()), 1, dtype=x.dtype)
-        values = []
-        for start, stop in zip(shard.starts.tolist(), shard.stops.tolist(), strict=True):
-            phi = torch.cat([x[start:stop], ones[: stop - start]], dim=1) if has_bias else x[start:stop]
-            values.append((phi @ phi.T if len(phi) <= width else phi.T @ phi).flatten())
-        return torch.cat(values)
+        values = torch.empty(int(ends[-1]), dtype=x.dtype)
+        for size in np.unique(shard.sizes).tolist():
+            alike = np.flatnonzero(shard.sizes == size)
+            for some in np.array_split(alike, -(-len(alike) * size * width * x.element_size() // CHUNK_BYTES)):
+                rows = torch.from_numpy(shard.starts[some][:, None] + np.arange(size)).flatten()
+                phi = x.index_select(0, rows).reshape(len(some), size, -1)
+                phi = torch.cat([phi, torch.ones_like(phi[..., :1])], dim=2) if has_bias else phi
+                found = phi @ phi.transpose(1, 2) if size <= width else phi.transpose(1, 2) @ phi
+                places = torch.from_numpy((ends - squares)[some])[:, None] + torch.arange(found[0].numel())
+                values[places] = found.flatten(1)
+        return values
 
     name = ("small matrices", shard.starts.tobytes(), shard.stops.tobytes())
     return Matrices(memory.recall(name, make).numpy(), ends - squares)
