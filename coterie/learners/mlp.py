@@ -33,6 +33,7 @@ from coterie.learners.perceptron import (
     contribute_by_gram,
     descend_body_by_hand,
     descend_by_hand,
+    gradient_of_all,
     gradients_by_hand,
     gram_pays,
 )
@@ -163,6 +164,12 @@ class MLP(Network):
         if not self._plain(training):
             return None
         return descend_body_by_hand(body, heads, block, training, lr, self.classes, planned)
+
+    def descend_all(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None
+    ) -> Params:
+        """Return the change of body and heads by steps on both together, computed without autograd."""
+        return descend_by_steps(gradient_of_all(self.classes), theta, block, training, lr, towards).change
 
     def contribute(
         self,

@@ -2,7 +2,7 @@
 
 The results equal those of autograd up to rounding. `descend_by_hand` takes mini-batch steps of plain SGD with all
 layers, `descend_body_by_hand` with the layers below cluster heads. `gradients_by_hand` computes gradients for other
-optimizers.
+optimizers, and `gradient_of_all` those of layers below cluster heads together with the heads.
 
 `contribute_by_gram` takes full-batch steps of plain SGD without updating the first layer. The inputs X (n x d) of a
 client do not change, so a step changes its pre-activations Z = X W^T + b to Z - lr (X X^T + 1) G, where G is the
@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
 from coterie.learners.contribution import Contribution, all_finite, weigh
-from coterie.learners.descent import Batch, BatchPlan, Descent, RunningLoss, batches
+from coterie.learners.descent import Batch, BatchPlan, Descent, GradientOf, RunningLoss, batches
 from coterie.learners.heads import Heads, Top
 from coterie.learners.local_training import LocalTraining
 from coterie.learners.products import multiply, multiply_each, subtract_products_
@@ -123,6 +123,35 @@ def _step_body(weights: list[Tensor], biases: list[Tensor], top: Top, batch: Bat
             back = torch.bmm(delta, weights[i])
         subtract_products_(weights[i], delta, active[i], lr)
         biases[i].sub_(delta.sum(dim=1, keepdim=True), alpha=lr)
+
+
+def gradient_of_all(classes: int | None) -> GradientOf:
+    """Return a function that computes the gradients of the body and of all heads; it reports no losses.
+
+    Args:
+        classes: Number of classes; None for regression.
+    """
+
+    def gradient_of(theta: Params, batch: Batch) -> tuple[Params, Tensor]:
+        depth = len(theta) // 2 - 1
+        weights = [theta[f"layer{i}.weight"] for i in range(depth)]
+        active = [batch.x.flatten(2)]
+        for i, weight in enumerate(weights):
+            active.append(torch.relu(multiply_each(active[-1], weight, theta[f"layer{i}.bias"])))
+        top = Top.of(Heads(theta[f"layer{depth}.weight"], theta[f"layer{depth}.bias"]), classes)
+        outer = top.output_gradient(active[-1], batch)  # (B, C K, b)
+        own = Top(torch.bmm(outer, active[-1]), outer.sum(dim=2, keepdim=True), top.K, classes).heads()
+        gradient = {f"layer{depth}.weight": own.weight, f"layer{depth}.bias": own.bias}
+        back = torch.bmm(outer.transpose(1, 2), top.weight)
+        for i in range(depth - 1, -1, -1):
+            delta = torch.ops.aten.threshold_backward(back, active[i + 1], 0)  # (B, b, out)
+            gradient[f"layer{i}.weight"] = multiply_each(delta.transpose(1, 2), active[i].transpose(1, 2))
+            gradient[f"layer{i}.bias"] = delta.sum(dim=1)
+            if i:
+                back = torch.bmm(delta, weights[i])
+        return gradient, torch.zeros_like(batch.counts)
+
+    return gradient_of
 
 
 @dataclass(frozen=True)
