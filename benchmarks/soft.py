@@ -189,7 +189,7 @@ def in_turns(works: list[Callable[[], None]], count: int, warm: int = 0) -> list
 
 
 def compare(work: Workload) -> None:
-    plans = {method: plan_of(work, method, clusters=CLUSTERS) for method in ("fedem", "fedrc")}
+    plans = {method: plan_of(work, method, clusters=CLUSTERS, averaging="all") for method in ("fedem", "fedrc")}
     single = plan_of(work, "fedavg")
     each = [Ours(single), FedAvgScored(single), *(Ours(plan) for plan in plans.values())]
     bare, unit, *soft = in_turns(each, ROUNDS, WARM)

@@ -174,7 +174,7 @@ def mixed_phase(starts: int) -> Figures:
 
 def soft_round(work: soft.Workload, method: str, multiplications: int) -> Figures:
     """FedEM or FedRC with three clusters: scores and two epochs of all models."""
-    plan = soft.plan_of(work, method, clusters=soft.CLUSTERS)
+    plan = soft.plan_of(work, method, clusters=soft.CLUSTERS, averaging="all")
     ours = soft.Ours(plan)
     mine, plain = in_turns(ours, soft.Loop(work, ours, method == "fedrc"))
     samples = work.clients * work.samples * soft.CLUSTERS
