@@ -121,6 +121,7 @@ ANCHOR_COUNT = Reproduction(
     quick_seeds=1,
     tables=anchor_tables,
     claims=anchor_claims,
+    paces={"": 5.4},
 )
 
 # ---- IFCA with the paper's weights from many starts ------------------------------------------------------------
@@ -224,6 +225,7 @@ MANY_STARTS = Reproduction(
     quick_seeds=1,
     tables=start_tables,
     claims=start_claims,
+    paces={"": 62.0},
 )
 
 REPRODUCTIONS = (ANCHOR_COUNT, MANY_STARTS)
