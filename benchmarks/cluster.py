@@ -2,6 +2,7 @@
 
     python benchmarks/cluster.py                 # all three; a few minutes
     python benchmarks/cluster.py --clients 100000
+    python benchmarks/cluster.py --repeats 10 --page docs/cluster.md    # also writes the tables into the page
 
 W1       a round of IFCA as in workloads.py: K=4, 784-200-10, 10 full-batch steps, 480 clients of 50 images
 many     a round of IFCA on linear models: K=4, d=10, --clients clients of 5 samples, in Parquet files
@@ -13,20 +14,24 @@ all alike, and the lowest time counts. The overhead is the time of an exchange w
 
 The estimate for W workers, each with its own network card, is
 
-    seconds = compute / W + serial + B D / bandwidth + 2 log2(W) (latency + U / bandwidth) + (W - 1) per_worker
+    seconds = compute / W + serial + down + up + 2 log2(W) latency + (W - 1) per_worker
+    down    = W D / bandwidth if W <= 2, else (2 + log2(W)) D / bandwidth
+    up      = (min(W, 4) + max(0, log2(W) - 2)) U / bandwidth
 
-with the bytes D of the models down and U of the sums up, and B = min(W, 2) copies that leave the scheduler, since
-workers pass large models on to each other. Measured here (lowest times) are compute, in this process; serial, the time
-of a round with one worker less that in this process; and per_worker, by which an exchange takes longer with a second
-worker. Rows of single clients pass through this process, so for the linear models serial grows with the clients. It is
-a model, not a measurement.
+with the bytes D of the models and U of the sums. More than two workers pass models on to each other; sums are added on
+the workers along a tree, and the four largest parts of it here. Measured (lowest times) are compute, in this process;
+serial, the time of a round with one worker less that in this process; and per_worker, by which an exchange takes longer
+with a second worker. A byte or so for each client passes through this process, so for the linear models serial grows
+with the clients. It is a model, not a measurement.
 """
 
 import argparse
 import math
+import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -47,6 +52,10 @@ from coterie.training.planning import Plan, prepare
 WORKERS = (1, 2)
 BANDWIDTH, LATENCY = 125e6, 0.5e-3
 """Network of the estimate: 1 Gbit/s in bytes per second, and the seconds of one message between machines."""
+
+MANY = (1, 16, 64, 256)
+"""Numbers of workers of the estimate."""
+FIRST, LAST = "<!-- figures of benchmarks/cluster.py -->", "<!-- end of the figures -->"
 
 Times = dict[str, float]
 
@@ -82,9 +91,34 @@ def timed(plans: dict[str, Plan], repeats: int) -> Times:
     return {name: min(each) for name, each in seconds.items()}
 
 
-def show(name: str, times: Times) -> None:
+@dataclass
+class Table:
+    """A table of figures, which is printed row by row and may be written into a page."""
+
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._print(self.head)
+
+    def add(self, *row: str) -> None:
+        """Add and print a row."""
+        self.rows.append(row)
+        self._print(row)
+
+    def _print(self, row: tuple[str, ...]) -> None:
+        print(f"{row[0]:<44}" + "".join(f"{each:>16}" for each in row[1:]), flush=True)
+
+    def markdown(self) -> str:
+        """Return the table for a page."""
+        line = "| --- |" + " ---: |" * (len(self.head) - 1)
+        return "\n".join([f"| {' | '.join(self.head)} |", line, *(f"| {' | '.join(row)} |" for row in self.rows)])
+
+
+def seconds_of(times: Times) -> tuple[str, ...]:
+    """Return the figures of a row: seconds in this process, with one worker and with two, and the speed-up."""
     here, one, two = times.values()
-    print(f"{name:<28} {here:>16.2f} {one:>10.2f} {two:>10.2f} {one / two:>10.2f}", flush=True)
+    return f"{here:.2f}", f"{one:.2f}", f"{two:.2f}", f"{one / two:.2f}"
 
 
 def many_clients(folder: Path, clients: int) -> ClientDirectory:
@@ -125,47 +159,77 @@ def estimate(compute: float, serial: float, size: int, per_worker: float) -> Cal
     """Return the seconds of a round as a function of the number of workers; see above."""
 
     def seconds(workers: int) -> float:
-        network = min(workers, 2) * size / BANDWIDTH + 2 * math.log2(workers) * (LATENCY + size / BANDWIDTH)
-        return compute / workers + serial + network + (workers - 1) * per_worker
+        levels = math.log2(workers)
+        copies = workers if workers <= 2 else 2 + levels
+        copies += min(workers, 4) + max(0.0, levels - 2)
+        return (
+            compute / workers + serial + copies * size / BANDWIDTH + 2 * levels * LATENCY + (workers - 1) * per_worker
+        )
 
     return seconds
 
 
-def main(clients: int, repeats: int) -> None:
+def write(page: Path, tables: Sequence[Table], load: float) -> None:
+    """Replace the tables of a page, which are between two comments.
+
+    Args:
+        page: The page.
+        tables: The tables.
+        load: Load of the machine before the measurement.
+    """
+    busy = (
+        f"Before the measurement, the load of the machine was {load:.1f} on {os.cpu_count()} cores; two workers need "
+        "two free cores to show what they bring."
+    )
+    before, _, rest = page.read_text().partition(FIRST)
+    _, last, after = rest.partition(LAST)
+    assert last, f"{page} has no {FIRST} ... {LAST}"
+    page.write_text("\n\n".join([before + FIRST, busy, *(table.markdown() for table in tables), LAST + after]))
+
+
+def main(clients: int, repeats: int, page: Path | None) -> None:
     torch.set_num_threads(1)
-    print(f"{'seconds of a round':<28} {'in this process':>16} {'1 worker':>10} {'2 workers':>10} {'speed-up':>10}")
+    load = os.getloadavg()[0]
+    rounds = Table(("seconds of a round", "in one process", "one worker", "two workers", "speed-up"))
     images = timed(plans(random_images(480, 50), "mlp:hidden=200", 16), repeats)
-    show("W1, 480 clients x 50", images)
+    rounds.add("W1, 480 clients x 50 images", *seconds_of(images))
     with tempfile.TemporaryDirectory() as place:
         many = timed(plans(many_clients(Path(place) / "many", clients), "linear", 16), repeats)
-    show(f"linear, {clients:,} clients x 5", many)
+    rounds.add(f"linear, {clients:,} clients x 5 samples", *seconds_of(many))
 
-    print(f"\n{'ms of an exchange':<28} {'median':>16} {'lowest':>10}")
-    print("{:<28} {:>16.1f} {:>10.1f}".format("Dask alone, smallest task", *(1000 * s for s in bare_task(100))))
+    exchanges = Table(("milliseconds of an exchange", "median", "lowest"))
+    exchanges.add("smallest task of Dask alone", *milliseconds(bare_task(200)))
     found = {}
     for size in (100_000, 1_000_000):
         for count in WORKERS:
-            found[size, count] = overhead(count, size, 100)
+            found[size, count] = overhead(count, size, 200)
             name = f"{size // 1000} kB of models, {count} worker{'s' * (count > 1)}"
-            print("{:<28} {:>16.1f} {:>10.1f}".format(name, *(1000 * s for s in found[size, count])), flush=True)
+            exchanges.add(name, *milliseconds(found[size, count]))
+
     per_worker = max(0.0, found[100_000, 2][1] - found[100_000, 1][1])
     model = 4 * (784 * 200 + 200 + 200 * 10 + 10)
     serial = [max(0.0, times["1 worker"] - times["in this process"]) for times in (images, many)]
+    estimates = Table(("estimated seconds of a round (speed-up)", *map(str, MANY), "GB of traffic"))
     for name, compute, fixed, size in (
-        ("W1, 4800 clients x 50", 10 * images["in this process"], serial[0], 4 * model),
+        ("W1, 4,800 clients x 50", 10 * images["in this process"], serial[0], 4 * model),
         (f"linear, {10 * clients:,} clients", 10 * many["in this process"], 10 * serial[1], 4 * 4 * 10),
     ):
         seconds = estimate(compute, fixed, size, per_worker)
-        print(f"\nestimate for {name}: compute {compute:.1f} s, serial {fixed:.1f} s, {size / 1e6:.3g} MB down and up")
-        print(f"{'workers':>8} {'seconds':>10} {'speed-up':>10} {'GB of traffic':>14}")
-        for workers in (1, 2, 16, 64, 256):
-            traffic = 2 * workers * size / 1e9
-            print(f"{workers:>8} {seconds(workers):>10.2f} {seconds(1) / seconds(workers):>10.1f} {traffic:>14.3f}")
+        shown = [f"{seconds(workers):.2f} ({seconds(1) / seconds(workers):.0f})" for workers in MANY]
+        estimates.add(name, *shown, f"{2 * MANY[-1] * size / 1e9:.3f}")
+    if page is not None:
+        write(page, (rounds, exchanges, estimates), load)
+
+
+def milliseconds(times: tuple[float, float]) -> tuple[str, str]:
+    """Return the median and the lowest time as texts."""
+    return f"{1000 * times[0]:.1f}", f"{1000 * times[1]:.1f}"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1_000_000, help="number of clients with linear models")
     parser.add_argument("--repeats", type=int, default=3, help="number of timed rounds")
+    parser.add_argument("--page", type=Path, help="page whose tables are replaced")
     chosen = parser.parse_args()
-    main(chosen.clients, chosen.repeats)
+    main(chosen.clients, chosen.repeats, chosen.page)

@@ -31,7 +31,8 @@ READING = """## How to read it
 - *Limits* is how many times longer a row takes than the machine's limit. *pass*: one-thread `numpy.sum` over the
   features. *GEMM*: the operations of the direct form at the speed of a large product in float32 with the same number
   of threads, by the faster of the libraries in torch. W1 needs fewer operations than the direct form.
-- *Memory* is the peak beyond what was used before the data were created, over the size of the features.
+- *Memory* is the peak beyond what was used before the data were created, with compiled code loaded, over the size of
+  the features.
 - *Others* are figures of other programs on a similar machine with two threads unless stated: the public code of
   the authors of IFCA, FedJAX, and pfl-research. They are constants of the page.
 - *Goal*: a time, a ratio to the loop, or a number of limits. A missed goal stays in the table.

@@ -91,9 +91,11 @@ def _facts(standing: Standing) -> Iterator[str]:
     cells = sum(len(seeds) for seeds in standing.found.values())
     yield (
         f"{len(standing.names)} scenarios, {len(standing.entries)} methods, seeds {_listed(standing.seeds)}: "
-        f"{cells} cells, of which {standing.refusals()} were refused because the method is not for such data. "
-        f"Version of the code: {', '.join(standing.versions) or DASH}.\n"
+        f"{cells} cells, of which {standing.refusals()} were refused because the method is not for such data.\n"
     )
+    yield "Versions of the code that made the cells, and the rows that have cells of each:\n"
+    made = standing.versions.items()
+    yield "\n".join(f"- {version}: {', '.join(f'`{name}`' for name in names)}" for version, names in made) + "\n"
 
 
 def _listed(numbers: Sequence[int]) -> str:

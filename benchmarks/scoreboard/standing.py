@@ -70,9 +70,13 @@ class Standing:
         return [name for name in self.scenarios if any(scenario == name for scenario, _ in self.runs)]
 
     @property
-    def versions(self) -> list[str]:
-        """Versions of the code that made the cells."""
-        return sorted({str(figures["version"]) for runs in self.runs.values() for figures in runs})
+    def versions(self) -> Mapping[str, Sequence[str]]:
+        """Rows by the version of the code that made their cells; a row may be in several."""
+        made: dict[str, set[str]] = {}
+        for (_, method), runs in self.runs.items():
+            for figures in runs:
+                made.setdefault(str(figures["version"]), set()).add(method)
+        return {version: [name for name in ENTRIES if name in made[version]] for version in sorted(made)}
 
     @property
     def seeds(self) -> list[int]:

@@ -15,7 +15,7 @@ from coterie.cli.plugins import PluginCommand
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.data.loaders.store import read_npz
 from coterie.errors import ConfigError, InputError, shown
-from coterie.training.predicting import PLACED, TRAINED, Predictions, labels_if_complete, predict_rows
+from coterie.training.predicting import PLACED, TRAINED, UNFIT, Predictions, labels_if_complete, predict_rows
 from coterie.training.result import Result, load
 from coterie.training.runs.outputs import check_output
 
@@ -158,9 +158,12 @@ def _cautions(found: Predictions, client_id: str | None) -> list[str]:
     placed_by = {*found.columns.get("placed_by", ()), *([TRAINED] if client_id is not None else [])}
     reasons = {
         TRAINED: "rows that the run was trained on make the score too good, if the file holds some of them",
-        PLACED: "the score counts the labelled rows by which new clients were placed, which makes it too good",
+        **dict.fromkeys(
+            (PLACED, UNFIT),
+            "the score counts the labelled rows by which new clients were placed, which makes it too good",
+        ),
     }
-    return [text for how, text in reasons.items() if how in placed_by]
+    return list(dict.fromkeys(text for how, text in reasons.items() if how in placed_by))
 
 
 def _score(result: Result, predicted: Array, y: Array) -> str:

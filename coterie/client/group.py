@@ -10,7 +10,6 @@ import torch
 from coterie.core.blocks import Memory
 from coterie.core.client_state import ClientStates
 from coterie.core.dataset import FederatedDataset
-from coterie.core.messages import Broadcast, Reply
 from coterie.core.shard import Positions, Shard
 from coterie.core.task import Task
 from coterie.core.threads import Workers
@@ -100,6 +99,6 @@ class ClientGroup:
         """Samples that are not used for training: test samples, else validation samples, else None."""
         return self.validation if self.test is None else self.test
 
-    def serve(self, task: Task, broadcast: Broadcast) -> Reply:
-        """Run a task for all clients of the group; row i of the broadcast is for client i."""
-        return task.run(self, broadcast)
+    def carries_out(self, task: Task) -> Task:
+        """Return the task that these clients carry out when they are asked for `task`; attackers may differ."""
+        return task

@@ -21,6 +21,8 @@ KEPT_MODEL = "model"
 """Name of the array of personal models as vectors, without the parameters that all clusters share."""
 KEPT_CLUSTER = "cluster"
 """Name of the array of the clients' clusters."""
+LEAST = 1e-12
+"""Smallest weight inside the logarithm, so that a weight that became zero can grow again."""
 
 
 def kept_weights(

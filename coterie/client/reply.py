@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from coterie.core.blocks import Block
 from coterie.core.clusters import Clusters, Params, take_rows
 from coterie.core.messages import Reply, Slotted
 from coterie.core.shard import Positions, Shard
@@ -37,20 +38,28 @@ class Assignment:
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """Models that the clients of a block train at the same time, at most one for each restart."""
+    """Models that the clients of a block train at the same time: one for each restart, or all models."""
 
     restarts: Tensor
-    """Restarts of the models, (T,)."""
+    """Restart of each model, (T,)."""
     slots: Tensor
-    """Slot of each client's model in these restarts, (B, T)."""
+    """Slots of the models of each client, (B, T)."""
     weight: Tensor
     """Weight of each change in the sums, (B, T)."""
     mass: Tensor
     """Weight of each change in the denominator of the mean, (B, T)."""
     focus: Tensor | None = None
-    """Weight of the model for each sample, (B, n), or for each client, (B, 1); None: 1."""
+    """Weight of a single model for each sample, (B, n), or for each client, (B, 1); None: 1."""
+    shares: Tensor | None = None
+    """Weight of each of several models for each sample, (B, n, T), or for each client, (B, 1, T)."""
     soft: bool = False
-    """Whether clients also train other models in other passes; then the loss of this pass is not the client's loss."""
+    """Whether a client trains several models of a restart; then the loss of one of them is not the client's loss."""
+
+    def weighted(self, block: Block) -> Block:
+        """Return the block with the weights of its samples in this pass."""
+        if self.shares is not None:
+            return replace(block, shares=self.shares.expand(*block.y.shape, self.shares.shape[2]))
+        return block if self.focus is None else replace(block, focus=self.focus.expand(block.y.shape))
 
 
 class ReplyBuilder:
@@ -190,10 +199,12 @@ class ReplyBuilder:
 
         Args:
             places: Positions of the block's clients in the group, (B,).
-            restarts: The restarts, (T,).
+            restarts: Restart of each contribution, (T,).
             counted: Whether each contribution is accepted, (B, T).
         """
-        self.counted[torch.from_numpy(places)[:, None], restarts] |= counted
+        accepted = torch.zeros(len(places), self.counted.shape[1], dtype=torch.int64)
+        accepted.index_add_(1, restarts, counted.long())
+        self.counted[torch.from_numpy(places)] |= accepted > 0
 
     def accepted(self, places: Positions) -> Tensor:
         """Return whether each client's contribution is accepted in at least one restart, (B,)."""

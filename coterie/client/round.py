@@ -25,7 +25,7 @@ from coterie.core.expected import Expected, RunFacts, Slots, Spec, clusters_dtyp
 from coterie.core.messages import Broadcast
 from coterie.core.registry import Registered
 from coterie.core.shard import Positions, Shard
-from coterie.learners.base import Learner
+from coterie.learners.base import Learner, trains_together
 from coterie.learners.contribution import Contribution, add_by_row, finite_models, weigh
 from coterie.learners.local_training import LocalTraining
 from coterie.privacy.client import made_private
@@ -103,6 +103,14 @@ class ClientAlgorithm(Registered, ABC, family="assignment"):
         """Whether a client's round consists of choosing the model with the lowest mean loss and training it.
 
         Models that the server assigned are trained without a choice. Such rounds can read the samples just once.
+        """
+        return False
+
+    @property
+    def mixes_all(self) -> bool:
+        """Whether a client's round consists of training all models, weighted by its responsibilities for each sample.
+
+        The responsibilities follow from its losses and kept weights alone. Such rounds can read the samples just once.
         """
         return False
 
@@ -224,11 +232,11 @@ class ClientRound:
         if self.broadcast.clusters.overall:
             self._train_with_overall(self.broadcast.clusters.overall, places, block, assignment, weight)
             return
-        for one in _passes(assignment, weight, self.broadcast.clusters.K, self.settings.by_share):
+        together = trains_together(self.learner, self.settings.work)
+        for one in _passes(assignment, weight, self.broadcast.clusters.K, self.settings.by_share, together):
             rows = torch.searchsorted(assignment.slots, one.slots).to(weight.device)
-            part = block if one.focus is None else replace(block, focus=one.focus.expand(block.y.shape))
             given = self.learner.contribute(
-                assignment.models, rows, part, self.settings.work, self.lr, one.weight, memo
+                assignment.models, rows, one.weighted(block), self.settings.work, self.lr, one.weight, memo
             )
             self.builder.add(places, assignment, one, given)
 
@@ -259,8 +267,7 @@ class ClientRound:
         vectors = []
         for one in _passes(assignment, weight, self.broadcast.clusters.K, self.settings.by_share):
             theta = take_rows(assignment.models, torch.searchsorted(assignment.slots, one.slots))
-            part = block if one.focus is None else replace(block, focus=one.focus.expand(block.y.shape))
-            change = self.learner.descend(theta, part, self.settings.work, self.lr)
+            change = self.learner.descend(theta, one.weighted(block), self.settings.work, self.lr)
             self.builder.accept(places, one.restarts, (finite_models(change) & (one.weight > 0)).cpu())
             vectors.append(as_rows(change, weight[:, one.restarts]))
         self.builder.paths.add(self.settings.work.path("by-client"))
@@ -298,14 +305,22 @@ class ClientRound:
         self.kept.write(places[accepted.numpy()], self.broadcast.round, own)
 
 
-def _passes(assignment: Assignment, weight: Tensor, K: int, by_share: bool) -> Iterator[TrainingPass]:
-    """Yield one training pass for the assigned models of all restarts, or one pass for each model if all are trained.
+def _passes(
+    assignment: Assignment, weight: Tensor, K: int, by_share: bool, together: bool = False
+) -> Iterator[TrainingPass]:
+    """Yield one training pass for the assigned models of all restarts, or the passes of all models if all are trained.
 
     If all models are trained, a small weight of a model already makes its change small; with `by_share`, it also makes
-    the weight of this change in the sum small.
+    the weight of this change in the sum small. With `together`, all models are trained in the same pass.
     """
     if assignment.share is None:
         yield TrainingPass(torch.arange(assignment.own.shape[1]), assignment.own, weight, weight)
+        return
+    if together:
+        restarts, slots = assignment.slots // K, assignment.slots.repeat(len(weight), 1)
+        mass = (full := weight[:, restarts]) * assignment.share
+        shares = assignment.share[:, None] if assignment.gamma is None else assignment.gamma
+        yield TrainingPass(restarts, slots, mass if by_share else full, mass, shares=shares, soft=True)
         return
     for row, slot in enumerate(assignment.slots.tolist()):
         restarts, slots = torch.tensor([slot // K]), torch.full((len(weight), 1), slot)

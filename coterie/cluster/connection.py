@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import version
 from itertools import chain
 from typing import Any
+from urllib.parse import urlsplit
 
 from coterie.cluster import worker
-from coterie.cluster.address import Workers, read_workers
+from coterie.cluster.address import Workers, is_loopback, read_workers
 from coterie.cluster.local import LocalWorkers
 from coterie.errors import ConfigError, CoterieError, WorkerError
 
 try:
     import dask
-    from distributed import Client, Future, Security
+    from distributed import Client, Future, Security, wait
     from distributed.cfexecutor import ClientExecutor
     from distributed.comm.core import CommClosedError
+    from tornado.platform.asyncio import BaseAsyncIOLoop
+
+    from coterie.cluster.modules import ModuleFolders, module_folders, search_also
 except ImportError as error:
     raise ConfigError(f"workers need Dask, which is not installed ({error}): pip install 'coterie[cluster]'") from error
 
 CONNECT_SECONDS = 20
 """Longest time until a scheduler must answer."""
 WAIT_SECONDS = 180
-"""Longest time without any worker, after which work is given up."""
-CHECK_SECONDS = 180
-"""Longest time until a new worker must have imported Coterie."""
+"""Longest time without any worker that has imported Coterie, after which work is given up."""
 POLL_SECONDS = 1.0
 """Time between two looks at the cluster while a result is awaited."""
+SEND_SECONDS = 0.001
+"""Shortest time between two messages to the scheduler; Dask's own 10 ms would be added to most exchanges."""
 PATIENT_POLLS = 3
 """Number of looks at the cluster at which no worker processes a task, after which the task counts as forgotten."""
 NO_LIMIT = "100TB"
+PACKAGE = "coterie"
 
 
 class ForgottenTaskError(WorkerError):
@@ -61,59 +69,102 @@ class Connection:
         """Return the present workers by address, except those that have joined just now and are still being checked.
 
         Raises:
-            WorkerError: if there is none within three minutes.
+            WorkerError: if none is ready within three minutes.
             ConfigError: if a worker has several threads or another version.
         """
+        deadline = time.monotonic() + WAIT_SECONDS
         with self.failures():
-            if not self._known():
-                with suppress(TimeoutError):
-                    self.client.wait_for_workers(1, timeout=WAIT_SECONDS)
-            found = self._known()
-            if not found:
-                raise WorkerError(f"workers={self.name} has no workers: start some, then resume the run")
-            self._check(found)
+            while not (ready := self._ready()):
+                if time.monotonic() > deadline:
+                    raise self._no_workers()
+                self._wait_for_change()
+        return ready
+
+    def _ready(self) -> dict[str, Mapping[str, Any]]:
+        """Return the present workers that suit, after submitting and reading checks of the others."""
+        found = self._known()
+        for address in found.keys() - self.checked - self.pending.keys():
+            place = {"workers": [address], "pure": False}
+            # a worker that cannot read a function ends without a word, so the first one is not ours
+            installed = self.client.submit(version, PACKAGE, **place)
+            self.pending[address] = self.client.submit(worker.facts, installed, **place)
+        # the check of a worker that has ended would never be done
+        self.pending = {address: future for address, future in self.pending.items() if address in found}
+        for address, future in list(self.pending.items()):
+            if not future.done():  # type: ignore[no-untyped-call]
+                continue
+            with suppress(TimeoutError):  # the worker has ended since, and its result with it
+                _check_facts(address, found[address], future)
+                self.checked.add(address)
+                del self.pending[address]
         return {address: facts for address, facts in found.items() if address in self.checked}
 
     def _known(self) -> dict[str, Mapping[str, Any]]:
         return dict(sorted(self.client.scheduler_info(n_workers=-1)["workers"].items()))
 
-    def _check(self, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Check new workers; wait for them only if there are no others, since a new process has to import packages."""
-        for address in found.keys() - self.checked - self.pending.keys():
-            self.pending[address] = self.client.submit(worker.facts, workers=[address], pure=False)
-        self.pending = {address: future for address, future in self.pending.items() if address in found}
-        must_wait = not self.checked & found.keys()
-        for address, future in list(self.pending.items()):
-            if must_wait or future.done():  # type: ignore[no-untyped-call]
-                _check_facts(address, found[address], future)
-                self.checked.add(address)
-                del self.pending[address]
+    def _wait_for_change(self) -> None:
+        """Wait until a worker joins or the check of one is done, but not longer than until the next look."""
+        with suppress(TimeoutError), self.client.as_current():
+            if self.pending:
+                checks = list(self.pending.values())
+                wait(checks, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
+            else:
+                self.client.wait_for_workers(1, timeout=POLL_SECONDS)
 
-    def result(self, future: Future[Any], name: str) -> Any:
-        """Return the result of a task; wait as long as a worker processes it or a part of it.
+    def _no_workers(self) -> WorkerError:
+        if not self.pending:
+            return WorkerError(f"workers={self.name} has no workers: start some, then resume the run")
+        return WorkerError(
+            f"worker {min(self.pending)} has not imported Coterie within {WAIT_SECONDS} s: resume the run when it is "
+            "less busy"
+        )
+
+    def results(self, futures: Sequence[Future[Any]], name: str) -> list[Any]:
+        """Return the results of tasks; wait as long as a worker processes one of them or a part of it.
 
         A task that prefers a worker is forgotten by the scheduler if at some moment there is no worker at all.
 
         Args:
-            future: The task.
-            name: First part of the keys of the task and of all its parts.
+            futures: The tasks.
+            name: First part of the keys of the tasks and of all their parts.
 
         Raises:
-            ForgottenTaskError: if no worker processes it.
-            WorkerError: if the task failed, or the scheduler or all workers are lost.
+            ForgottenTaskError: if no worker processes them.
+            WorkerError: if a task failed, or the scheduler or all workers are lost.
         """
         idle = 0
         with self.failures():
-            while idle < PATIENT_POLLS:
-                try:
-                    return future.result(timeout=POLL_SECONDS)
-                except TimeoutError:
-                    self.workers()
-                    tasks = chain.from_iterable(self.client.processing().values())  # type: ignore[no-untyped-call]
-                    # a task that is done, but not processed, has a result that is on its way
-                    waits = future.done() or any(str(key).startswith(name) for key in tasks)  # type: ignore[no-untyped-call]
-                    idle = 0 if waits else idle + 1
+            loop = self.client.loop
+            assert isinstance(loop, BaseAsyncIOLoop), "the only kind of loop that Dask has"
+            gathering = asyncio.run_coroutine_threadsafe(self._gathered(futures), loop.asyncio_loop)
+            try:
+                while idle < PATIENT_POLLS:
+                    try:
+                        return gathering.result(timeout=POLL_SECONDS)
+                    except TimeoutError:
+                        if gathering.done():
+                            raise
+                        idle = 0 if self._proceeds(futures, name) else idle + 1
+            finally:
+                gathering.cancel()
         raise ForgottenTaskError(f"no worker of {self.name} processes {name}: resume the run")
+
+    async def _gathered(self, futures: Sequence[Future[Any]]) -> list[Any]:
+        with self.client.as_current():
+            await wait(futures)  # type: ignore[no-untyped-call]
+        for future in futures:
+            if future.status == "error":
+                await future  # raises it
+        found: list[Any] = await self.client.gather(list(futures), asynchronous=True)  # type: ignore[no-untyped-call]
+        return found
+
+    def _proceeds(self, futures: Sequence[Future[Any]], name: str) -> bool:
+        """Return whether a worker processes one of these tasks, or all results are on their way."""
+        self.workers()
+        if all(future.done() for future in futures):  # type: ignore[no-untyped-call]
+            return True
+        processed = chain.from_iterable(self.client.processing().values())  # type: ignore[no-untyped-call]
+        return any(str(key).startswith(name) for key in processed)
 
     def submit(self, work: Any, *args: Any, key: str, at: str | None = None, retries: int = 0) -> Future[Any]:
         """Submit a task.
@@ -151,7 +202,14 @@ class Connection:
             ) from error
 
     def executor(self) -> Executor:
-        """Return an executor for jobs on these workers; a job whose worker ends is run again by another one."""
+        """Return an executor for jobs on these workers; a job whose worker ends is run again by another one.
+
+        The functions of jobs may be in any module that this process finds, if all machines share its folder.
+        """
+        folders = module_folders()
+        with self.failures():
+            self.client.run_on_scheduler(search_also, folders)  # type: ignore[no-untyped-call]
+            self.client.register_plugin(ModuleFolders(folders), name=f"folders-{self.client.id}")
         return ClientExecutor(self.client, pure=False)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -167,6 +225,7 @@ def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str,
 
     Raises:
         ConfigError: if it does not.
+        TimeoutError: if it has ended.
     """
     if info["nthreads"] != 1:
         raise ConfigError(
@@ -174,12 +233,9 @@ def _check_facts(address: str, info: Mapping[str, Any], future: Future[dict[str,
             "process for each core (--nworkers)"
         )
     try:
-        theirs, ours = future.result(timeout=CHECK_SECONDS), worker.facts()
-    except TimeoutError as error:
-        raise WorkerError(
-            f"worker {address} has not imported Coterie within {CHECK_SECONDS} s: resume the run when it is less busy"
-        ) from error
+        theirs, ours = future.result(timeout=POLL_SECONDS), worker.facts(version(PACKAGE))
     except ImportError as error:
+        error.__traceback__ = None  # as in `failures`
         raise ConfigError(
             f"worker {address} cannot import {error.name or error}: install the same packages on all machines"
         ) from error
@@ -228,12 +284,18 @@ def connected(name: str) -> Connection:
 def _client(name: str, wanted: Workers, local: LocalWorkers | None) -> Client:
     try:
         security = Security(require_encryption=True) if wanted.encrypted else None  # type: ignore[no-untyped-call]
-        return Client(  # type: ignore[no-untyped-call]
-            wanted.address if local is None else local.address,
+        address = wanted.address if local is None else local.address
+        client = Client(  # type: ignore[no-untyped-call]
+            address,
             timeout=CONNECT_SECONDS,
             security=security,
             set_as_default=False,
+            # from another machine, perhaps only the scheduler can be reached
+            direct_to_workers=is_loopback(urlsplit(address).hostname or ""),
         )
+        assert client.scheduler_comm is not None, "connected"
+        client.scheduler_comm.interval = SEND_SECONDS
+        return client
     except TypeError as error:  # Dask's error for missing files of TLS
         raise ConfigError(
             f"workers={name} needs the certificates of the cluster ({error}): set DASK_DISTRIBUTED__COMM__TLS__CA_FILE "

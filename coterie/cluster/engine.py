@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from distributed import Future
 from coterie.client.group import ClientGroup
 from coterie.cluster import worker
 from coterie.cluster.connection import Connection, ForgottenTaskError, connected
-from coterie.cluster.shard_data import ShardRecipe, encode_shard, framed, shard_of
+from coterie.cluster.shard_data import ShardRecipe, encode_shard, framed, shard_of, stored_part
 from coterie.cluster.worker import KEPT_SHARE, WorkerTerms
 from coterie.core.client_state import ClientStateStore
 from coterie.core.dataset import ClientDirectory, FederatedDataset, torch_dtype
@@ -32,7 +34,7 @@ from coterie.core.task import Task
 from coterie.core.validation import held_out_sizes
 from coterie.engines.clients import ClientTerms
 from coterie.engines.in_process import pooled_clients
-from coterie.engines.shards import Answer, Cut, ask_shards
+from coterie.engines.shards import Answer, Cut, ask_shards, middle
 from coterie.engines.simulation import Simulation
 from coterie.errors import ConfigError, SmallWorkWarning
 from coterie.learners.base import Learner
@@ -47,10 +49,14 @@ RETRIES = 2
 """Number of times that a shard is asked again after an unexpected error."""
 LOSSES = 10
 """Number of times that a question is asked again because all workers were lost at some moment."""
+LOOK_SECONDS = 1.0
+"""Time between two looks at which workers there are."""
+LEVELS_HERE = 2
+"""Number of the highest levels of the tree that are joined in this process."""
 WATCHED = 10
 """Number of exchanges after which the engine says whether a cluster is slower."""
-SENT_ONCE = 1 << 18
-"""Size of the common part of a question from which workers pass it on to each other, instead of each receiving it."""
+SENT_ONCE, SENT_TO = 1 << 18, 2
+"""Size of the common part of a question, and number of workers, above which workers pass it on to each other."""
 MOST_SENT = 1 << 30
 """Largest size in bytes of data that is sent to the workers because it has no source."""
 
@@ -161,6 +167,8 @@ class DaskShards(Simulation):
         self._recipes: dict[int, str] = {}
         self._sent: dict[int, Future[bytes]] = {}
         self._places: dict[int, str] = {}
+        self._asked: list[Future[bytes]] = []
+        self._looked = -math.inf
         self._run, self._numbers = uuid4().hex, count()
 
     @property
@@ -195,34 +203,27 @@ class DaskShards(Simulation):
         """Ask shards, again if all workers were lost meanwhile."""
         for shard, _ in parts:
             self._prepare(shard)
+        if time.monotonic() > self._looked + LOOK_SECONDS:
+            self._look()
         for _ in range(LOSSES):
             with suppress(ForgottenTaskError):
                 return self._ask_once(common, parts)
+            self._look()
         return self._ask_once(common, parts)
 
-    def _ask_once(self, common: bytes, parts: Sequence[tuple[int, bytes]]) -> Answer:
-        """Ask shards: one task for each subtree whose shards are on one worker, and one for each pair of subtrees."""
+    def _look(self) -> None:
+        """Place the shards on the workers that are there now."""
         self._place(self.connection.workers())
-        question = f"coterie-{self._run}-{next(self._numbers)}"
-        given: bytes | Future[bytes] = common
-        if len(common) >= SENT_ONCE and len(set(self._places.values())) > 1:
-            given = self.connection.submit(worker.hold, common, key=f"{question}-common", at=self._places[parts[0][0]])
+        self._looked = time.monotonic()
 
-        def tree(first: int, stop: int) -> Future[bytes]:
-            homes = {self._places[shard] for shard, _ in parts[first:stop]}
-            key, home = f"{question}-{first}-{stop}", self._places[parts[first][0]]
-            if len(homes) == 1:
-                each = [(self._recipes[shard].encode(), part) for shard, part in parts[first:stop]]
-                asked = framed([self._terms.encode(), *chain.from_iterable(each)])
-                sent = [self._sent[shard] for shard, _ in parts[first:stop] if shard in self._sent]
-                return self.connection.submit(
-                    worker.serve_shards, asked, given, *sent, key=key, at=home, retries=RETRIES
-                )
-            half = first + (stop - first + 1) // 2
-            halves = tree(first, half), tree(half, stop)
-            return self.connection.submit(worker.join, *halves, key=key, at=home, retries=RETRIES)
-
-        return Answer.decode(self.connection.result(tree(0, len(parts)), question))
+    def _ask_once(self, common: bytes, parts: Sequence[tuple[int, bytes]]) -> Answer:
+        """Ask shards, and join the top of the tree here: a task takes longer than receiving a few answers at once."""
+        question = _Question(self, f"coterie-{self._run}-{next(self._numbers)}", common, parts)
+        branches = question.branches(0, len(parts), LEVELS_HERE)
+        # the results of the last question are released in the message that submits this one, which saves a message
+        self._asked = [question.submit(first, stop) for first, stop in branches]
+        answers = map(Answer.decode, self.connection.results(self._asked, question.name))
+        return question.joined(0, len(parts), dict(zip(branches, answers, strict=True)))
 
     def _prepare(self, shard: int) -> None:
         """Describe a shard; data that has no source is sent to the cluster."""
@@ -237,7 +238,7 @@ class DaskShards(Simulation):
             part = shard_of(self.data, positions, tested)
             digest = part.fingerprint()
             if source is None:
-                self._send(shard, encode_shard(part), digest)
+                self._send(shard, encode_shard(part, stored_part(self.data, positions)), digest)
         self._recipes[shard] = ShardRecipe(digest, first, stop, tested, source, attackers).encode()
 
     def _send(self, shard: int, data: bytes, digest: str) -> None:
@@ -267,3 +268,55 @@ class DaskShards(Simulation):
                 home = min(addresses, key=lambda each: (load[each] >= fair, addresses.index(each)))
                 kept[shard], load[home] = home, load[home] + 1
         self._places = dict(sorted(kept.items()))
+
+
+@dataclass
+class _Question:
+    """Tasks of one question: one for each subtree whose shards are on one worker, and one for each pair of subtrees."""
+
+    engine: DaskShards
+    name: str
+    """First part of the keys of all tasks."""
+    common: bytes
+    parts: Sequence[tuple[int, bytes]]
+
+    @cached_property
+    def _given(self) -> bytes | Future[bytes]:
+        """The common part, or a task that holds it, so that many workers pass it on to each other."""
+        homes = {self.engine._places[shard] for shard, _ in self.parts}
+        if len(self.common) < SENT_ONCE or len(homes) <= SENT_TO:
+            return self.common
+        home = self.engine._places[self.parts[0][0]]
+        return self.engine.connection.submit(worker.hold, self.common, key=f"{self.name}-common", at=home)
+
+    def branches(self, first: int, stop: int, levels: int) -> list[tuple[int, int]]:
+        """Return the subtrees that are left if the highest levels, where they join workers, are cut off."""
+        if levels == 0 or self._on_one_worker(first, stop):
+            return [(first, stop)]
+        half = middle(first, stop)
+        return self.branches(first, half, levels - 1) + self.branches(half, stop, levels - 1)
+
+    def submit(self, first: int, stop: int) -> Future[bytes]:
+        """Submit the tasks of a subtree, and return that of its root."""
+        engine, parts = self.engine, self.parts[first:stop]
+        key, home = f"{self.name}-{first}-{stop}", engine._places[parts[0][0]]
+        if not self._on_one_worker(first, stop):
+            half = middle(first, stop)
+            halves = self.submit(first, half), self.submit(half, stop)
+            return engine.connection.submit(worker.join, *halves, key=key, at=home, retries=RETRIES)
+        each = chain.from_iterable((engine._recipes[shard].encode(), part) for shard, part in parts)
+        asked = framed([engine._terms.encode(), *each])
+        sent = [engine._sent[shard] for shard, _ in parts if shard in engine._sent]
+        return engine.connection.submit(
+            worker.serve_shards, asked, self._given, *sent, key=key, at=home, retries=RETRIES
+        )
+
+    def joined(self, first: int, stop: int, answers: Mapping[tuple[int, int], Answer]) -> Answer:
+        """Return the answer of the tree, given those of the branches."""
+        if (first, stop) in answers:
+            return answers[first, stop]
+        half = middle(first, stop)
+        return self.joined(first, half, answers).join(self.joined(half, stop, answers))
+
+    def _on_one_worker(self, first: int, stop: int) -> bool:
+        return len({self.engine._places[shard] for shard, _ in self.parts[first:stop]}) == 1

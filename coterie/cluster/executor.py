@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from coterie.cluster.allocation import keep_freed_memory
 from coterie.core.threads import one_thread
 from coterie.errors import ConfigError, CoterieError, RunError, WorkerError, shown
 from coterie.plugins.loading import VARIABLE, load_installed, load_plugin
@@ -32,6 +33,7 @@ class WorkerCall:
         return cls(work, tuple(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))))
 
     def __call__(self, *args: Any) -> Any:
+        keep_freed_memory()
         with suppress(CoterieError):  # raised again when a name of the plugin is looked up
             load_installed()
             for path in self.plugins:

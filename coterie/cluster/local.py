@@ -16,6 +16,8 @@ from coterie.errors import WorkerError
 
 START_SECONDS = 60
 """Longest time until the processes must be ready."""
+FOREVER = 10**9
+"""Seconds after which Dask gives up a worker that has ended, instead of waiting until it has been started again."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def main(count: int) -> None:
     from distributed import LocalCluster
 
     with (
-        dask.config.set({"distributed.worker.daemon": True}),
+        dask.config.set({"distributed.worker.daemon": True, "distributed.deploy.lost-worker-timeout": f"{FOREVER} s"}),
         LocalCluster(  # type: ignore[no-untyped-call]
             n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
         ) as cluster,

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from coterie.core.arrays import first_line
 from coterie.core.clusters import Params, plain_layout
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import hash_ids
 from coterie.core.messages import pack, unpack
 from coterie.core.plain import from_plain, to_plain
 from coterie.core.shard import ClientId, Positions, Shard
-from coterie.core.source import DataSource
+from coterie.core.source import DataSource, StoredRows
 from coterie.errors import InputError
 
 
@@ -97,18 +99,45 @@ def unframed(data: bytes) -> list[bytes]:
     return found
 
 
-def encode_shard(data: FederatedDataset) -> bytes:
-    """Serialise the clients of a shard with their samples."""
+def encode_shard(data: FederatedDataset, stored: StoredRows | None = None) -> bytes:
+    """Serialise the clients of a shard with their samples.
+
+    Args:
+        data: The clients.
+        stored: Their features in a file, which then stay there.
+    """
     arrays = _arrays("train", data.train) | ({} if data.test is None else _arrays("test", data.test))
-    return pack(({"ids": data.clients}, arrays))
+    if stored is not None:
+        del arrays["train/x"]
+    return pack(({"ids": data.clients, "stored": to_plain(stored)}, arrays))
+
+
+def stored_part(data: FederatedDataset, positions: Positions) -> StoredRows | None:
+    """Return the features of adjacent clients in a file; None if they are not there, or not in the clients' order."""
+    starts, stops = data.train.starts[positions], data.train.stops[positions]
+    if data.stored is None or not np.array_equal(starts[1:], stops[:-1]):
+        return None
+    return data.stored.part(int(starts[0]), int(stops[-1]))
 
 
 def decode_shard(data: bytes) -> FederatedDataset:
     """Return the clients that `encode_shard` serialised."""
     header, arrays = unpack(data)
     ids = tuple(header["ids"])
+    if header["stored"] is not None:
+        arrays["train/x"] = _read(from_plain(StoredRows, header["stored"]))
     train = _shard("train", ids, arrays)
     return FederatedDataset("shard", train, _shard("test", ids, arrays) if "test/x" in arrays else None)
+
+
+def _read(stored: StoredRows) -> Tensor:
+    try:
+        mapped = np.memmap(stored.path, stored.dtype, "r", stored.offset, stored.shape)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"a worker cannot read {stored.path} ({first_line(error)}): put it on a disk that all machines share"
+        ) from None
+    return torch.from_numpy(np.array(mapped))
 
 
 def _arrays(name: str, shard: Shard) -> Params:

@@ -23,6 +23,7 @@ import coterie.data.parquet
 import coterie.data.registry
 import coterie.tiers  # noqa: F401 a question names tasks, tier members and sources, which these imports register
 from coterie.client.group import ClientGroup
+from coterie.cluster.allocation import keep_freed_memory
 from coterie.cluster.shard_data import ShardRecipe, decode_shard, in_folder, shard_of, unframed
 from coterie.core.dataset import FederatedDataset
 from coterie.core.plain import from_plain, to_plain
@@ -39,9 +40,13 @@ KEPT_SHARE = 0.6
 """Share of a worker's memory for samples and for tensors that were derived from them."""
 
 
-def facts() -> dict[str, str]:
-    """Return the versions that must be equal in all processes, since results depend on them."""
-    return {name: version(name) for name in ("coterie", "numpy", "torch")}
+def facts(coterie: str) -> dict[str, str]:
+    """Return the versions that must be equal in all processes, since results depend on them.
+
+    Args:
+        coterie: Version of Coterie.
+    """
+    return {"coterie": coterie} | {name: version(name) for name in ("numpy", "torch")}
 
 
 def hold(data: bytes) -> bytes:
@@ -87,6 +92,7 @@ def serve_shards(question: bytes, common: bytes, *sent: bytes) -> bytes:
     Returns:
         The merged answer.
     """
+    keep_freed_memory()
     facts_of_run, *each = unframed(question)
     terms, recipes, parts = facts_of_run.decode(), each[::2], each[1::2]
     try:

@@ -26,6 +26,9 @@ PADDING_BYTES = 1 << 20
 The overhead of an additional block is about the cost of computing on this much padding.
 """
 
+MOST_DIVISIONS = 8
+"""Number of divisions of clients into groups that are kept; their size depends on the number of clusters."""
+
 
 @dataclass
 class Memory:
@@ -35,6 +38,8 @@ class Memory:
     """Maximum number of bytes in the cache."""
     used: int = 0
     kept: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+    divisions: dict[tuple[object, ...], list[Positions]] = field(default_factory=dict)
+    """Groups of clients of similar size, of the last few divisions; see `like_sizes`."""
 
     def recall(self, key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
         """Return the cached tensor of this key; if there is none, call `make` and cache the result if it fits."""
@@ -46,6 +51,15 @@ class Memory:
             self.used += size
             self.kept[key] = made
         return made
+
+    def like_sizes(self, sizes: Positions, row_bytes: int, model_bytes: int) -> list[Positions]:
+        """Return `like_sizes` of these arguments, computed only once for the same arguments."""
+        key = (sizes.tobytes(), row_bytes, model_bytes)
+        if key not in self.divisions:
+            if len(self.divisions) == MOST_DIVISIONS:
+                self.divisions.clear()
+            self.divisions[key] = like_sizes(sizes, row_bytes, model_bytes)
+        return self.divisions[key]
 
 
 @dataclass(frozen=True)
@@ -135,7 +149,8 @@ def cut(shard: Shard, keys: Words, model_bytes: int, memory: Memory | None = Non
         memory: Cache for tensors that depend on the samples only. It belongs to one shard and the parts taken from it.
     """
     row = max(1, shard.x[:1].numel() * shard.x.element_size())
-    for group in like_sizes(shard.sizes, row, model_bytes):
+    groups = like_sizes if memory is None else memory.like_sizes
+    for group in groups(shard.sizes, row, model_bytes):
         width = int(shard.sizes[group].max())  # clients of equal size need no padding
         count = _most_clients(width, row, model_bytes)
         for first in range(0, len(group), count):

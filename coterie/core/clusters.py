@@ -14,7 +14,7 @@ Params = dict[str, Tensor]
 
 def row_bytes(arrays: Mapping[str, Tensor]) -> int:
     """Return the number of bytes of one row (one slot or one client), summed over all named arrays."""
-    return sum(a[:1].numel() * a.element_size() for a in arrays.values())
+    return sum(a.nbytes // max(1, a.shape[0]) for a in arrays.values())
 
 
 def take_rows(params: Params, rows: Tensor) -> Params:

@@ -16,7 +16,7 @@ import torch
 
 from coterie.core.schema import ColumnNote, Schema
 from coterie.core.shard import ClientId, Positions, Shard
-from coterie.core.source import DataSource
+from coterie.core.source import DataSource, StoredRows
 from coterie.errors import InputError
 
 
@@ -136,6 +136,8 @@ class FederatedDataset(ClientDirectory):
     _: KW_ONLY
     sample_truth: npt.NDArray[np.int64] | None = None
     """True group of each row of `train.x` for clients that mix several groups; used for evaluation only."""
+    stored: StoredRows | None = None
+    """The rows of `train.x` in a file; None if they are in this process only."""
     labels: tuple[int, ...] = ()
     """Sorted labels that occur, if they are integers other than 0 to C-1; `compact` renumbers them as classes."""
 

@@ -115,7 +115,8 @@ def positions_of(federation: Federation, clients: tuple[ClientId, ...]) -> Posit
     Returns:
         Positions in the order of the ids, (len(clients),).
     """
-    if clients == federation.clients:  # a common case that needs no dictionary
+    everyone = federation.clients
+    if clients is everyone or clients == everyone:  # a common case that needs no dictionary
         return np.arange(len(clients))
-    place = {client: i for i, client in enumerate(federation.clients)}
+    place = {client: i for i, client in enumerate(everyone)}
     return np.fromiter((place[c] for c in clients), dtype=np.int64, count=len(clients))

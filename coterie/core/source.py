@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from coterie.core.registry import Registered
 from coterie.core.shard import Positions
 
 if TYPE_CHECKING:
     from coterie.core.dataset import FederatedDataset
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Array in a file, in C order and native byte order."""
+
+    path: str
+    """Absolute path of the file."""
+    offset: int
+    """Position of the first byte."""
+    dtype: str
+    shape: tuple[int, ...]
+
+    def part(self, first: int, stop: int) -> StoredRows:
+        """Return a range of the rows."""
+        row = math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+        return replace(self, offset=self.offset + first * row, shape=(stop - first, *self.shape[1:]))
 
 
 class DataSource(Registered, ABC, family="data source"):

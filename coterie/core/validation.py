@@ -89,4 +89,5 @@ def split_validation(data: FederatedDataset, share: float, seed: int) -> Federat
         test=train.gather(rows[parts.held_out], parts.held_out_sizes),
         sample_truth=None if truth is None else truth[training],
         source=None,
+        stored=None,
     )

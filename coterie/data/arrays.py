@@ -13,6 +13,7 @@ from coterie.core.arrays import as_array, tensor_of
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import hash_ids
 from coterie.core.shard import ClientId, Shard
+from coterie.core.source import StoredRows
 from coterie.errors import ColumnWarning, InputError
 
 ClientArrays = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -86,6 +87,9 @@ def from_rows(
 ) -> FederatedDataset:
     """Return clients whose samples lie in flat arrays, for data that hardly fits or is a `numpy.memmap`.
 
+    With `engine="dask"`, workers read their rows of a `numpy.memmap` from its file, which must be on a disk that all
+    machines share; `y` is sent.
+
     Args:
         x: Samples (N, ...), float32 or float64; client i owns the next sizes[i] rows. A run in the same dtype
             (`dtype=...`) streams through it block by block. Rows in C order and native byte order are not copied.
@@ -128,7 +132,22 @@ def from_rows(
     train = stack_shard(named, x, targets, counts)
     labels = _labels(train, None)
     _warn_of_classes(train)
-    return FederatedDataset(_text(name, "name"), train, truth=codes, group_names=group_names, labels=labels)
+    return FederatedDataset(
+        _text(name, "name"), train, truth=codes, group_names=group_names, labels=labels, stored=stored_rows(x)
+    )
+
+
+def stored_rows(x: npt.NDArray[np.generic]) -> StoredRows | None:
+    """Return where the rows of a `numpy.memmap`, or of a part of it, are; None for other arrays."""
+    mapped = x
+    while isinstance(mapped.base, np.ndarray):
+        mapped = mapped.base
+    if not isinstance(mapped, np.memmap) or mapped.filename is None or mapped.mode == "c":  # its changes are not stored
+        return None
+    if not x.flags.c_contiguous or not x.dtype.isnative:
+        return None
+    offset = mapped.offset + x.ctypes.data - mapped.ctypes.data
+    return StoredRows(str(mapped.filename), offset, x.dtype.name, x.shape)
 
 
 def stack_shard(

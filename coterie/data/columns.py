@@ -26,6 +26,7 @@ import numpy as np
 from coterie.core.arrays import as_array, first_line
 from coterie.core.readings import DATE_READINGS, MISSING_MARKS, NUMBER_READINGS, PLAIN, fits, number_text
 from coterie.core.schema import Values
+from coterie.data.dataset_rows import arrow_table, is_dataset
 from coterie.errors import CoterieError, InputError
 
 READY = "fiubM"
@@ -93,11 +94,15 @@ def open_columns(source: object, texts: Collection[str] = (), wanted: Collection
     found: Any = source
     if hasattr(found, "collect"):
         raise InputError(f"expected a table in memory, got {type(source).__name__}: call collect() first")
+    if is_dataset(found):
+        return _arrow(arrow_table(found))
     if hasattr(found, "column_names") and hasattr(found, "slice"):
         return _arrow(found)
     if hasattr(found, "columns") and hasattr(found, "__len__"):
         return _frame(found)
-    raise InputError(f"expected a DataFrame, an Arrow table or a path to .csv or .parquet, got {type(source).__name__}")
+    raise InputError(
+        f"expected a DataFrame, an Arrow table, a Dataset or a path to .csv or .parquet, got {type(source).__name__}"
+    )
 
 
 def _frame(frame: Any) -> Columns:

@@ -14,6 +14,7 @@ from coterie.data.number_reading import LARGEST, number_moments, refuse_large_nu
 from coterie.data.presence import fit_presence
 from coterie.data.remarks import (
     COPY,
+    EMPTY_CLIENTS,
     FEW_ROWS,
     MISSING_CODES,
     NAME_OF_CODE,
@@ -176,7 +177,9 @@ def _missing_remarks(fitted: FittedColumn, column: ColumnSummary, settings: Tabl
     if not fitted.column.own_features:
         filled = "marked"
     seen = ", with an indicator" if fitted.column.indicator else " (none in a training row)"
-    return [f"{values} {filled}{seen}"]
+    nowhere = column.empty_clients
+    at = f"; {counted(nowhere, 'client')} {'has' if nowhere == 1 else 'have'} no value at all, {EMPTY_CLIENTS}"
+    return [f"{values} {filled}{seen}{at if nowhere else ''}"]
 
 
 def _missing(column: Column, summary: ColumnSummary) -> int:
@@ -284,6 +287,11 @@ def _is_date(column: ColumnSummary) -> bool:
 def _fit_date(column: ColumnSummary, summary: TableSummary, settings: TableSettings) -> FittedColumn:
     moments = _date_moments(column)
     if moments.deviation == 0:
+        if training_missing(column):
+            raise DroppedError(
+                f"always {date_text(moments.mean)} or missing in training rows: to use whether it is missing, write "
+                "yes and no"
+            )
         raise DroppedError(f"constant: {date_text(moments.mean)} in all training rows")
     since, mean = moments.low, moments.mean - moments.low
     remarks = [

@@ -19,6 +19,7 @@ from coterie.core.schema import Schema, Values
 from coterie.core.shard import Shard
 from coterie.core.validation import validation_split
 from coterie.data.arrays import from_arrays, stack_shard
+from coterie.data.dataset_rows import arrow_table, class_names, is_array, is_dataset
 from coterie.data.encode import encode, encode_target
 from coterie.data.partition import by_column
 from coterie.data.table import HOLDOUT, from_table
@@ -110,7 +111,7 @@ class _Rows:
 
     def is_array(self, column: str) -> bool:
         """Whether each value of a column is an array, a list or an image."""
-        return type(self.kind(column)).__name__ not in ("Value", "ClassLabel")
+        return is_array(self.kind(column))
 
     def is_image(self, column: str) -> bool:
         """Whether a column holds images."""
@@ -118,7 +119,7 @@ class _Rows:
 
     def class_names(self, column: str) -> tuple[str, ...]:
         """Return the names of the classes of a column of type ClassLabel; none for others."""
-        return tuple(self.kind(column).names) if type(self.kind(column)).__name__ == "ClassLabel" else ()
+        return class_names(self.kind(column))
 
     def values(self, column: str) -> npt.NDArray[Any]:
         """Return the values of a column (n, ...) over all parts."""
@@ -137,23 +138,16 @@ class _Rows:
             raise InputError(f"column {column!r} holds arrays of the shapes {shapes[:3]}: bring all to one shape first")
         return whole
 
-    def table(self, columns: Sequence[str], target: str) -> Any:
+    def table(self, columns: Sequence[str]) -> Any:
         """Return an Arrow table of these columns; classes by their names."""
         arrow: Any = import_module("pyarrow")
         tables = []
         for owner, part in self.parts.items():
-            table = part.with_format("arrow")[:].select([column for column in columns if column != OWNER])
+            table = arrow_table(part, [column for column in columns if column != OWNER])
             if owner is not None:
                 table = table.append_column(OWNER, arrow.array([str(owner)] * len(part)))
             tables.append(table)
-        whole = arrow.concat_tables(tables)
-        for column in columns:
-            names = () if column == OWNER else self.class_names(column)
-            if names:
-                numbers = whole.column(column).to_pylist()
-                texts = [None if number is None or number < 0 else names[number] for number in numbers]
-                whole = whole.set_column(whole.column_names.index(column), column, arrow.array(texts, arrow.string()))
-        return whole
+        return arrow.concat_tables(tables)
 
 
 def _splits(source: Any, client: str | None) -> tuple[_Rows, _Rows | None]:
@@ -162,24 +156,20 @@ def _splits(source: Any, client: str | None) -> tuple[_Rows, _Rows | None]:
         _check_client(client, needed=False, what="the partitions of a Flower data set")
         return _Rows(_flower_partitions(source, TRAIN)), _flower_test(source)
     if isinstance(source, Mapping):
-        if not source or not all(_is_dataset(part) for part in source.values()):
+        if not source or not all(is_dataset(part) for part in source.values()):
             raise InputError("expected a dict of datasets.Dataset, got one that is empty or holds something else")
         if client is None:
             return _Rows({str(name): part for name, part in source.items()}), None
         if TRAIN not in source:
             raise InputError(f"the DatasetDict has no split {TRAIN!r}, only {', '.join(map(repr, source))}: pass one")
         return _Rows({None: source[TRAIN]}), _Rows({None: source[TEST]}) if TEST in source else None
-    if not _is_dataset(source):
+    if not is_dataset(source):
         raise InputError(
             f"expected a datasets.Dataset, a DatasetDict, a Flower FederatedDataset or {{client id: Dataset}}, got "
             f"{type(source).__name__}"
         )
     _check_client(client, needed=True, what="one Dataset")
     return _Rows({None: source}), None
-
-
-def _is_dataset(value: object) -> bool:
-    return all(hasattr(value, name) for name in ("column_names", "features", "with_format", "__len__"))
 
 
 def _check_client(client: str | None, needed: bool, what: str) -> None:
@@ -231,12 +221,10 @@ def _from_columns(
     else:
         columns = [*chosen, owner, target]
     share = 0.0 if test is not None else holdout
-    data = from_table(
-        train.table(columns, target), client=owner, target=target, features=chosen, holdout=share, seed=seed
-    )
+    data = from_table(train.table(columns), client=owner, target=target, features=chosen, holdout=share, seed=seed)
     if test is None:
         return data
-    rows = test.table(columns, target)
+    rows = test.table(columns)
     x, y = encode(data.schema, rows), encode_target(data.schema, rows)
     assert y is not None, "the table has been made with the target"
     return replace(data, test=_in_order(data, x, y, rows.column(owner).to_pylist()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ def from_parquet_dir(
     *,
     client: str,
     target: str,
+    test: str | Path | None = None,
     features: Sequence[str] | None = None,
     classes: int | None = None,
     name: str = "parquet",
@@ -44,6 +45,8 @@ def from_parquet_dir(
             adjacent.
         client: Column with the id of the client.
         target: Column to predict: whole numbers are classes, other numbers a regression.
+        test: Another folder, with files of held-out samples of the same clients in the same order, for scores; a client
+            may have none.
         features: Columns to predict from, all of them numbers; by default all others.
         classes: Number of classes; by default one more than the largest label in the statistics of the files.
         name: Name of the data.
@@ -78,13 +81,39 @@ def from_parquet_dir(
     is_classes = arrow.types.is_integer(kind)
     index = index_of(str(path), client)
     source = ParquetSource(str(path), client, target, tuple(names), index.digest)
+    held_out = None
+    if test is not None:
+        other = Path(test).absolute()
+        _check_columns(other, schema, [client, target, *names])
+        source = replace(source, test=str(other), test_digest=index_of(str(other), client).digest)
+        held_out = np.diff(source.test_starts) > 0
+        found += _files(other)
     if not is_classes:
         labels = None
     elif classes is not None:
         labels = classes
     else:
-        labels = _largest(found, schema.names.index(target), path) + 1
-    return StoredClients(name, ids=index.ids, counts=index.sizes, features=len(names), classes=labels, source=source)
+        labels = _largest(found, target, path) + 1
+    return StoredClients(
+        name,
+        ids=index.ids,
+        counts=index.sizes,
+        features=len(names),
+        classes=labels,
+        held_out=held_out,
+        source=source,
+    )
+
+
+def _check_columns(path: Path, schema: Any, names: Sequence[str]) -> None:
+    """Check that the files with the test samples have the columns of the training samples."""
+    other = _files(path)[0].schema_arrow
+    for name in names:
+        if name not in other.names or other.field(name).type != schema.field(name).type:
+            raise InputError(
+                f"{path}: column {name!r} is missing, or not of type {schema.field(name).type} as in the training "
+                "samples: write both in the same way"
+            )
 
 
 @dataclass(frozen=True)
@@ -100,6 +129,8 @@ class StoredClients(ClientDirectory):
     """Number of features (d)."""
     classes: int | None
     """Number of classes; None for a regression."""
+    held_out: npt.NDArray[np.bool_] | None
+    """Whether each client has test samples, (m,); None if there are no test samples at all."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -114,15 +145,16 @@ class StoredClients(ClientDirectory):
         return self.counts
 
     @property
-    def tested(self) -> None:
-        return None
+    def tested(self) -> npt.NDArray[np.bool_] | None:
+        return self.held_out
 
     def fingerprint(self) -> str:
         assert isinstance(self.source, ParquetSource), "set when it was made"
-        return self.source.digest
+        return self.source.digest + self.source.test_digest
 
     def training_only(self) -> StoredClients:
-        return self
+        assert isinstance(self.source, ParquetSource), "set when it was made"
+        return replace(self, held_out=None, source=replace(self.source, test=None, test_digest=""))
 
     def in_memory(self) -> FederatedDataset:
         assert self.source is not None, "set when it was made"
@@ -140,27 +172,66 @@ class ParquetSource(DataSource):
     features: tuple[str, ...]
     digest: str
     """Digest of names, sizes and footers of the files, and of the clients."""
+    test: str | None = None
+    """Folder with the test samples."""
+    test_digest: str = ""
+    """Digest of the files in this folder."""
 
     def load(self) -> FederatedDataset:
-        return self.load_some(np.arange(len(self._index().ids)))
+        return self.load_some(np.arange(len(_unchanged(self.folder, self.client, self.digest).ids)))
 
     def load_some(self, positions: Positions) -> FederatedDataset:
-        index = self._index()
+        index = _unchanged(self.folder, self.client, self.digest)
         first, stop = int(positions[0]), int(positions[-1]) + 1
-        begin, end = int(index.starts[first]), int(index.starts[stop])
-        table = _rows(_files(Path(self.folder)), [*self.features, self.target], begin, end)
-        x = np.stack([_numbers(table, name, self.folder) for name in self.features], axis=1)
-        y = _numbers(table, self.target, self.folder)
-        ids, borders = index.ids[first:stop], index.starts[first : stop + 1] - begin
-        labels = torch.from_numpy(y.astype(np.int64 if y.dtype.kind in "iu" else np.float64))
-        train = Shard(ids, hash_ids(ids), torch.from_numpy(x), labels, borders[:-1], borders[1:])
-        return FederatedDataset("parquet", train)
+        ids = index.ids[first:stop]
+        train = self._shard(self.folder, ids, index.starts[first : stop + 1])
+        test = None if self.test is None else self._shard(self.test, ids, self.test_starts[first : stop + 1])
+        return FederatedDataset("parquet", train, test)
 
-    def _index(self) -> Index:
-        index = index_of(self.folder, self.client)
-        if index.digest != self.digest:
-            raise InputError(f"the files in {self.folder} are not those of the run: restore them, or start another run")
-        return index
+    def _shard(self, folder: str, ids: tuple[ClientId, ...], starts: Positions) -> Shard:
+        """Return the samples of adjacent clients in a folder.
+
+        Args:
+            folder: The folder.
+            ids: Ids of the clients.
+            starts: First row of each, followed by the first row after them.
+        """
+        table = _rows(_files(Path(folder)), [*self.features, self.target], int(starts[0]), int(starts[-1]))
+        x = np.stack([_numbers(table, name, folder) for name in self.features], axis=1)
+        y = _numbers(table, self.target, folder)
+        labels = torch.from_numpy(y.astype(np.int64 if y.dtype.kind in "iu" else np.float64))
+        borders = starts - starts[0]
+        return Shard(ids, hash_ids(ids), torch.from_numpy(x), labels, borders[:-1], borders[1:])
+
+    @property
+    def test_starts(self) -> Positions:
+        """First row of each client in the folder with the test samples, followed by the number of rows, (m + 1,)."""
+        assert self.test is not None, "checked by the caller"
+        ids = _unchanged(self.folder, self.client, self.digest).ids
+        tests = _unchanged(self.test, self.client, self.test_digest)
+        return _test_starts(ids, tests.ids, tests.starts.tobytes(), self.test)
+
+
+def _unchanged(folder: str, client: str, digest: str) -> Index:
+    """Return the index of a folder, after checking that its files are those of the run."""
+    index = index_of(folder, client)
+    if index.digest != digest:
+        raise InputError(f"the files in {folder} are not those of the run: restore them, or start another run")
+    return index
+
+
+@lru_cache(maxsize=4)
+def _test_starts(ids: tuple[ClientId, ...], tests: tuple[ClientId, ...], starts: bytes, folder: str) -> Positions:
+    place = {client: i for i, client in enumerate(ids)}
+    unknown = next((client for client in tests if client not in place), None)
+    if unknown is not None:
+        raise InputError(f"{folder}: client {unknown!r} has no training samples: leave it out")
+    found = np.array([place[client] for client in tests], dtype=np.int64)
+    if (np.diff(found) < 0).any():
+        raise InputError(f"{folder}: the clients are not in the order of the training samples: sort both in one way")
+    sizes = np.zeros(len(ids), dtype=np.int64)
+    sizes[found] = np.diff(np.frombuffer(starts, dtype=np.int64))
+    return np.concatenate([[0], np.cumsum(sizes)])
 
 
 @dataclass(frozen=True)
@@ -245,7 +316,7 @@ def _rows(files: Sequence[Any], columns: list[str], begin: int, end: int) -> Any
         if first is not None:
             table = file.read_row_groups(groups, columns=columns)
             parts.append(table.slice(max(0, begin - first), end - max(begin, first)))
-    return arrow.concat_tables(parts)
+    return arrow.concat_tables(parts or [files[0].schema_arrow.empty_table().select(columns)])
 
 
 def _numbers(table: Any, name: str, folder: str) -> Array:
@@ -261,10 +332,11 @@ def _is_number(arrow: Any, kind: Any) -> bool:
     return bool(arrow.types.is_integer(kind) or arrow.types.is_floating(kind))
 
 
-def _largest(files: Sequence[Any], column: int, path: Path) -> int:
+def _largest(files: Sequence[Any], target: str, path: Path) -> int:
     """Return the largest label, from the statistics of the files."""
     found = []
     for file in files:
+        column = file.schema_arrow.names.index(target)
         for group in range(file.num_row_groups):
             statistics = file.metadata.row_group(group).column(column).statistics
             if statistics is None or not statistics.has_min_max:

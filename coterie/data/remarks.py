@@ -40,8 +40,12 @@ SECONDS_DIGITS = 1_000_000
 """Factor of a date in numbers such as 20241231235959."""
 FEWEST_VALUES = 5
 """Number of different whole numbers below which a column may be a scale of codes."""
+SCALE_CODES, FAR_ON_A_SCALE = frozenset({-9.0, 9.0, 77.0, 88.0, 99.0}), 3.0
+"""Numbers that stand for a missing value on a scale of few codes, if they are this many times its range away."""
 SAME_DIGITS = 1e-10
 """Relative deviation below which the numbers of a column differ in their last digits only."""
+CLIENTS_OF_A_CLASS = 4
+"""If a class is at this many clients, one that is at a single client gets a remark."""
 MANY_CLASSES, ROWS_OF_A_CLASS = 20, 10
 """More classes, and classes in fewer rows, get a remark."""
 MOST_COPIES = 0.02
@@ -73,9 +77,11 @@ IS_TOTAL = "is the name of a line of totals or means"
 NAME_OF_CODE = "is that of an identifier"
 CALLED_LIKE, NAMES_MISSING = "is called like", "does the file begin with the names of its columns?"
 """Parts of the remark on a column that is called like one of its values."""
+EMPTY_CLIENTS = "so that its effect is unknown there"
 SUSPICIONS = (
+    EMPTY_CLIENTS,
     *(MARKS_MISSING, DOMINATES, STANDS_APART, COPY, COPIES_HELD_OUT, ALIKE, SAME_MEANING, OF_CLIENTS, IS_TOTAL),
-    *(NAME_OF_CODE, CALLED_LIKE, "looks like", "look like", "only: ", "last digits"),
+    *(NAME_OF_CODE, CALLED_LIKE, "looks like", "look like", "only: ", "last digits", "or missing in training rows"),
 )
 """Parts of the remarks on columns that a user should look at."""
 ONE_KIND = "make them of one kind"
@@ -112,11 +118,26 @@ class NumberFacts:
     @cached_property
     def apart(self) -> tuple[tuple[float, int], ...]:
         """Other extremes that many rows hold and that are far from all other values, with their rows."""
-        few_values = self.column.codes is not None and len(self.column.codes) < FEWEST_VALUES
-        if self.column.constant or self.moments.count < FEW_ROWS or few_values:
+        if self.column.constant or self.moments.count < FEW_ROWS:
             return ()
         found = standing_apart(self.moments, self.column.whole)
-        return tuple((value, rows) for value, rows in found if value not in self.codes)
+        usual = self.column.codes is None or len(self.column.codes) >= FEWEST_VALUES
+        return tuple(
+            (value, rows)
+            for value, rows in found
+            if value not in self.codes and (usual or (value in SCALE_CODES and self._is_far(value)))
+        )
+
+    def _is_far(self, value: float) -> bool:
+        """Return whether an extreme is several times as far from the other values as these are from each other."""
+        low, high, next_low, next_high = (
+            self.moments.low,
+            self.moments.high,
+            self.moments.next_low,
+            self.moments.next_high,
+        )
+        gap, others = (next_low - low, high - next_low) if value == low else (high - next_high, next_high - low)
+        return gap >= FAR_ON_A_SCALE * others
 
 
 NumberRule = Callable[[NumberFacts], list[str]]
@@ -263,11 +284,22 @@ def _many_or_rare_classes(facts: ClassFacts) -> list[str]:
     return [f"class {shown(rarest.text)} is in {counted(rarest.rows, 'row')} only: little is known of it"]
 
 
+def _classes_of_one_client(facts: ClassFacts) -> list[str]:
+    levels = all_levels(facts.column)
+    if max((level.clients for level in levels), default=0) < CLIENTS_OF_A_CLASS:
+        return []
+    alone = [level for level in levels if level.clients == 1]
+    return (
+        [f"class {shown(alone[0].text)} is at one client only: how to tell it elsewhere is not known"] if alone else []
+    )
+
+
 CLASS_RULES: tuple[Callable[[ClassFacts], list[str]], ...] = (
     _classes_that_are_alike,
     _class_in_header,
     _classes_for_missing,
     _many_or_rare_classes,
+    _classes_of_one_client,
 )
 
 

@@ -121,6 +121,8 @@ class Level:
     rows: int
     training: int
     """Number of training rows that hold it."""
+    clients: int = 0
+    """Number of clients with such rows; 0 if it is unknown, because the column has too many levels."""
 
 
 Levels = tuple[Level, ...] | None
@@ -140,8 +142,11 @@ def _merged_levels(one: Levels, other: Levels, most: int) -> Levels:
         return None
     found = {level.text: level for level in one}
     for level in other:
-        mine = found.get(level.text, Level(level.text, 0, 0))
-        found[level.text] = Level(level.text, mine.rows + level.rows, mine.training + level.training)
+        mine = found.get(level.text)
+        if mine is not None:
+            clients = mine.clients + level.clients if mine.clients and level.clients else 0
+            level = Level(level.text, mine.rows + level.rows, mine.training + level.training, clients)
+        found[level.text] = level
     return tuple(found[text] for text in sorted(found)) if len(found) <= most else None
 
 
@@ -211,6 +216,8 @@ class ColumnSummary:
     """Reason why the column of a party cannot be read, such as a column of lists; empty if it can."""
     unnamed: Unnamed = Unnamed()
     """Counts of the levels of a column of texts that are not listed."""
+    empty_clients: int = 0
+    """Number of clients without any value."""
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
         """Return the summary of both parts."""
@@ -233,6 +240,7 @@ class ColumnSummary:
             self.constant and other.constant,
             self.unreadable or other.unreadable,
             self.unnamed + other.unnamed,
+            self.empty_clients + other.empty_clients,
         )
 
     def _sketch(self) -> str:
@@ -356,13 +364,13 @@ def _moments(column: ColumnSummary) -> tuple[Moments, ...]:
 def _counts(column: ColumnSummary) -> Iterator[int]:
     """Yield every count of a summary."""
     yield from (column.rows, column.training, column.missing, column.training_missing, column.infinite)
-    yield from (column.numbers.rows, column.dates.rows)
+    yield from (column.numbers.rows, column.dates.rows, column.empty_clients)
     yield from (column.unnamed.levels, column.unnamed.rows, column.unnamed.training)
     for moments in _moments(column):
         yield from (moments.count, moments.low_rows, moments.high_rows)
     for levels in (column.texts, column.marks, column.codes):
         for level in levels or ():
-            yield from (level.rows, level.training)
+            yield from (level.rows, level.training, level.clients)
 
 
 def _counts_are_possible(column: ColumnSummary) -> bool:
@@ -413,14 +421,22 @@ def summarize(name: str, values: Values, training: Mask, owner: Ints) -> ColumnS
         training: Which rows are used for training, (n,).
         owner: Position of each row's client, (n,).
     """
-    empty = ColumnSummary(name, len(values), int(training.sum()), constant=_is_constant(values, owner))
+    missing = _is_missing(values)
+    empty = ColumnSummary(
+        name,
+        len(values),
+        int(training.sum()),
+        constant=_is_constant(values[~missing], owner[~missing]),
+        empty_clients=len(np.unique(owner)) - len(np.unique(owner[~missing])),
+    )
     if values.dtype.kind == "O":
-        return _of_texts(empty, values, training)
+        return _with_clients(_of_texts(empty, values, training), values, owner)
     if values.dtype.kind == "b":
-        return replace(empty, texts=_levels(values.astype(str), training))
+        texts = values.astype(str)
+        return _with_clients(replace(empty, texts=_levels(texts, training)), texts, owner)
     if values.dtype.kind == "M":
         return _of_dates(empty, values, training)
-    return _of_numbers(empty, values.astype(np.float64), training)
+    return _with_clients(_of_numbers(empty, values.astype(np.float64), training), values, owner)
 
 
 def _of_numbers(empty: ColumnSummary, values: Floats, training: Mask) -> ColumnSummary:
@@ -549,15 +565,43 @@ def _listed(texts: Sequence[str], rows: Mapping[Any, int], trained: Mapping[Any,
     return tuple(Level(text, rows[text], trained[text]) for text in sorted(texts))
 
 
-def _is_constant(values: Values, owner: Ints) -> bool:
-    """Whether no client has two different values; missing cells do not count."""
+def _is_missing(values: Values) -> Mask:
     if values.dtype.kind == "O":
-        missing = np.array([cell is None for cell in values], dtype=bool)
-    else:
-        missing = np.isnat(values) if values.dtype.kind == "M" else values != values
-    order = np.argsort(owner[~missing], kind="stable")
-    whose, cells = owner[~missing][order], values[~missing][order]
+        return np.array([cell is None for cell in values], dtype=bool)
+    return np.asarray(np.isnat(values) if values.dtype.kind == "M" else values != values)
+
+
+def _is_constant(values: Values, owner: Ints) -> bool:
+    """Whether no client has two different values."""
+    order = np.argsort(owner, kind="stable")
+    whose, cells = owner[order], values[order]
     return not bool(((whose[1:] == whose[:-1]) & (cells[1:] != cells[:-1])).any())
+
+
+def _with_clients(found: ColumnSummary, values: Values, owner: Ints) -> ColumnSummary:
+    """Count the clients that hold each level, in a column of few levels."""
+    texts, codes = found.texts or (), found.codes or ()
+    if not 0 < len(texts) + len(codes) <= MOST_CODES:
+        return found
+    held = Counter(value for _, value in set(zip(owner.tolist(), values.tolist(), strict=True)))
+    of_numbers: Counter[float] = Counter()
+    if codes:
+        for value, clients in held.items():
+            number = _as_number(value)
+            if number is not None:
+                of_numbers[number] += clients  # a client that writes one number in two ways counts twice
+    return replace(
+        found,
+        texts=found.texts and tuple(replace(level, clients=held[level.text]) for level in texts),
+        codes=found.codes and tuple(replace(level, clients=of_numbers[float(level.text)]) for level in codes),
+    )
+
+
+def _as_number(value: object) -> float | None:
+    """Return a cell as a number; None if it is a text of another kind, or missing."""
+    if isinstance(value, str):
+        return NUMBER_READINGS[0].read(value)
+    return None if value is None else float(value)  # type: ignore[arg-type]
 
 
 # ---- number of different values --------------------------------------------------------------------------------------

@@ -288,7 +288,8 @@ class OpenTable:
     def _with_client(self, notes: Sequence[ColumnNote], copies: int) -> tuple[ColumnNote, ...]:
         """Return notes of all columns in the order of the table."""
         known = {note.column: note for note in notes}
-        lost = f"; {self.lost_clients} clients have no row with a target" if self.lost_clients else ""
+        verb = "client has" if self.lost_clients == 1 else "clients have"
+        lost = f"; {self.lost_clients} {verb} no row with a target" if self.lost_clients else ""
         odd = "".join(f"; {remark}" for remark in client_remarks(self.client, self.ids, len(self.rows), copies))
         detail = f"{len(self.ids)} clients, {len(self.rows)} rows{lost}{odd}"
         known[self.client] = ColumnNote(self.client, "client", detail)

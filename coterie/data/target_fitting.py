@@ -172,7 +172,18 @@ def _refuse_unknown_classes(target: _Target) -> None:
 def _refuse_one_class(target: _Target) -> None:
     labels = target.labels or ()
     if len(labels) < 2:
-        raise InputError(f"{target.name} is {shown(labels[0])} in every row: there is nothing to predict")
+        raise InputError(_nothing_to_predict(target, shown(labels[0])))
+
+
+def _nothing_to_predict(target: _Target, only: str) -> str:
+    """Return the message about a target with one value; where others are missing, they may be meant as a class."""
+    gone = target.summary.without_target
+    if not gone:
+        return f"{target.name} is {only} in every row: there is nothing to predict"
+    return (
+        f"{target.name} is {only} or missing ({counted(gone, 'row')}), and rows without a target are left out: if "
+        "missing means another class, write it into these cells"
+    )
 
 
 def _refuse_numbers_in_disguise(target: _Target) -> None:
@@ -208,7 +219,7 @@ def _regression(target: _Target) -> FittedTarget:
     column = target.column
     moments = number_moments(column, target.summary)
     if moments.low == moments.high:
-        raise InputError(f"{target.name} is {number_text(moments.low)} in every row: there is nothing to predict")
+        raise InputError(_nothing_to_predict(target, number_text(moments.low)))
     refuse_large_numbers(column, moments)
     parts = [f"regression: mean {moments.mean:.4g}, standard deviation {moments.deviation:.4g}"]
     parts += number_remarks(column, moments) + target.remarks()

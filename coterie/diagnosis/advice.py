@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
-from coterie.diagnosis.values import Gain, Power, Recommendation, Setting, Shift, Structure
+from coterie.diagnosis.values import DataFacts, Gain, Power, Recommendation, Setting, Shift, Structure
 
 RESTARTS = 10
 """Random initial models of ifca of which the best are kept; fewer often miss a group."""
@@ -13,18 +14,37 @@ WORTHWHILE = 0.05
 NEARLY = 0.8
 """Share of the gain of a model for each client from which groups are recommended without being certain of them."""
 
+FEWEST_STEPS, MOST_STEPS = 5, 100
+"""Limits of the recommended number of local steps for fine-tuning."""
+LEAST_NOISE = 1e-9
+"""Smallest share of the loss of one model that counts as noise."""
+MOST_INFORMATION = 0.25
+"""Largest information of one label about its log-odds."""
+
 Learned = Literal["regression", "logistic", "network"]
 """Kind of model: for numbers, for classes of a few features, or for classes of more features than are tested."""
 
 
-def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, learned: Learned) -> Recommendation:
-    """Return the recommended method."""
+def recommend(
+    shift: Shift, structure: Structure, power: Power, gain: Gain, learned: Learned, *, steps: int = FEWEST_STEPS
+) -> Recommendation:
+    """Return the recommended method.
+
+    Args:
+        shift: Tests of the differences.
+        structure: Form of the differences.
+        power: Samples that a client needs.
+        gain: Expected gains.
+        learned: Kind of model.
+        steps: Number of local steps for fine-tuning.
+    """
     if structure.kind == "one":
         return _one_model(_alike(shift, gain))
     if shift.kind == "labels":
         return _fine_tuned(
             "Only the frequency of the labels differs, which moves the intercept of each client: one model that every "
-            "client fine-tunes adapts to that, and the slopes are learned from all clients."
+            "client fine-tunes adapts to that, and the slopes are learned from all clients.",
+            FEWEST_STEPS if learned == "network" else steps,
         )
     if learned == "network":
         return _found_in_training(structure)
@@ -43,15 +63,45 @@ def recommend(shift: Shift, structure: Structure, power: Power, gain: Gain, lear
             f"to lower the {gain.unit} by {_lowered(gain)}, as much as or nearly as much as a model for each client.",
         )
     if structure.kind == "continuum":
-        better = "a linear mixed model, or one model that every client fine-tunes," if learned == "regression" else ""
+        better = (
+            "a linear mixed model with random slopes, or one model that every client fine-tunes,"
+            if learned == "regression"
+            else ""
+        )
         better = better or "one model that every client fine-tunes"
         return _fine_tuned(
-            f"The clients differ smoothly and do not form groups: {better} fits that better than clusters."
+            f"The clients differ smoothly and do not form groups: {better} fits that better than clusters.",
+            steps,
         )
     return _fine_tuned(
         "The clients differ, but there are too few samples to distinguish groups from a smooth spread: train one model "
-        "that every client fine-tunes, and diagnose again with more samples for each client."
+        "that every client fine-tunes, and diagnose again with more samples for each client.",
+        steps,
     )
+
+
+def tuning_steps(shift: Shift, gain: Gain, facts: DataFacts) -> int:
+    """Return the number of local steps by which a client should fine-tune the model of all clients.
+
+    A client with n samples should use the share r / (1 + r) of its own deviation from the model of all, where r is n
+    times the variance of the coefficients over that of the noise. In t steps of size 1 / L, gradient descent takes the
+    share 1 - exp(-t / L). The default L of a table is the largest mean squared length of a client's rows, with
+    standardised features about twice the number of coefficients, so t = L log(1 + r).
+
+    Args:
+        shift: Tests of the differences; the effect on the model is the standard deviation of the clients' predictions.
+        gain: Expected gains; what a model for each client leaves of the loss is the noise of a regression.
+        facts: Facts about the clients.
+    """
+    effect = shift.model.effect.value**2
+    if facts.classes is None:
+        left = gain.one_model - (0.0 if gain.personal is None else max(gain.personal.value, 0.0))
+        of_a_sample = effect / max(left, LEAST_NOISE * gain.one_model, LEAST_NOISE)
+    else:
+        of_a_sample = effect * MOST_INFORMATION
+    coefficients = facts.features + 1
+    steps = 2 * coefficients * math.log1p(facts.median * of_a_sample / coefficients)
+    return int(min(max(math.ceil(steps), FEWEST_STEPS), MOST_STEPS))
 
 
 def _alike(shift: Shift, gain: Gain) -> str:
@@ -111,5 +161,6 @@ def _one_model(reason: str) -> Recommendation:
     return Recommendation("fedavg", (), ("--method", "fedavg"), True, reason)
 
 
-def _fine_tuned(reason: str) -> Recommendation:
-    return Recommendation("fedavg", (Setting("finetune", 5),), ("--method", "fedavg", "--finetune", "5"), True, reason)
+def _fine_tuned(reason: str, steps: int = FEWEST_STEPS) -> Recommendation:
+    arguments = ("--method", "fedavg", "--finetune", str(steps))
+    return Recommendation("fedavg", (Setting("finetune", steps),), arguments, True, reason)

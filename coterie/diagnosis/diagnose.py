@@ -11,7 +11,7 @@ import torch
 from coterie.client.group import ClientGroup
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.federation import Federation
-from coterie.diagnosis.advice import Learned, recommend
+from coterie.diagnosis.advice import Learned, recommend, tuning_steps
 from coterie.diagnosis.consequences import client_rows, find_gain, find_power
 from coterie.diagnosis.held_out import cross_validate
 from coterie.diagnosis.pooled import Pooled, pooled_fit
@@ -86,6 +86,7 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int, n
     facts = _facts(data, pooled, session)
     clients = client_rows(session.ids, found, differences, pooled, session.sizes.astype(np.float64))
     gain = find_gain(cross_validate(session, pooled, differences, found, seed), found, scores, pooled, seed)
+    steps = tuning_steps(shift, gain, facts)
     if pooled.classes is None:
         shift = without_hidden_slopes(shift, max(0.0, gain.one_model - gain.over_one.value))
     return Diagnosis(
@@ -95,7 +96,7 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int, n
         power=power,
         gain=gain,
         clients=clients,
-        recommendation=recommend(shift, found.structure, power, gain, _learned(pooled, network)),
+        recommendation=recommend(shift, found.structure, power, gain, _learned(pooled, network), steps=steps),
         warnings=_warnings(pooled, session),
         cost=Cost(session.exchanges, session.bytes_up, session.bytes_down, time.perf_counter() - began),
         seed=seed,

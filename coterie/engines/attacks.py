@@ -165,16 +165,32 @@ class AttackedGroup(ClientGroup):
     seed: int
     """Seed of the run."""
 
-    def serve(self, task: Task, broadcast: Broadcast) -> Reply:
+    def carries_out(self, task: Task) -> Task:
+        honest = not task.trains or self.attackers.isdisjoint(self.train.ids)
+        return task if honest else FalsifiedTask(task, self.attack, self.attackers, self.seed)
+
+
+@dataclass(frozen=True)
+class FalsifiedTask(Task):
+    """A task after which attackers falsify the changes of their models."""
+
+    task: Task
+    """The task that honest clients carry out."""
+    attack: ModelAttack
+    """The attack."""
+    attackers: frozenset[ClientId]
+    """Ids of the attackers."""
+    seed: int
+    """Seed of the run."""
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         """Run the task honestly, then falsify the changes of the attackers."""
-        if not task.trains or self.attackers.isdisjoint(self.train.ids):
-            return task.run(self, broadcast)
-        if task.send_each:
-            return self._with_false_rows(task.run(self, broadcast), broadcast.round)
+        if self.task.send_each:
+            return self._with_false_rows(self.task.run(clients, broadcast), broadcast.round)
         # summed changes cannot be separated afterwards, so each attacker runs the task alone
-        attacks = np.array([client in self.attackers for client in self.train.ids])
+        attacks = np.array([client in self.attackers for client in clients.train.ids])
         parts = [np.flatnonzero(~attacks), *np.flatnonzero(attacks)[:, None]]
-        replies = [task.run(self.take(p), broadcast.to(p)) for p in parts if len(p)]
+        replies = [self.task.run(clients.take(p), broadcast.to(p)) for p in parts if len(p)]
         return merge([self._with_false_sums(reply, broadcast.round) for reply in replies])
 
     def _with_false_rows(self, reply: Reply, round_: int) -> Reply:

@@ -33,6 +33,7 @@ class Sequential(InProcess):
         for place in answering(self.clients, asked, broadcast.round, self.missing):
             one = np.array([place])
             received = decode_broadcast(encode_broadcast(broadcast.to(one)))
-            reply = self.group.take(asked[one]).serve(decoded, received)
+            client = self.group.take(asked[one])
+            reply = client.carries_out(decoded).run(client, received)
             replies.append(decode_reply(encode_reply(reply)))
         return Replies(merge(replies), sum(r.nbytes for r in replies), broadcast.bytes_for(len(asked)))

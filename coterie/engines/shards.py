@@ -45,8 +45,13 @@ def reduce_pairwise(items: Sequence[Item], join: Callable[[Item, Item], Item]) -
     """Return one item for a sequence: the halves are reduced first, then joined."""
     if len(items) == 1:
         return items[0]
-    half = (len(items) + 1) // 2
+    half = middle(0, len(items))
     return join(reduce_pairwise(items[:half], join), reduce_pairwise(items[half:], join))
+
+
+def middle(first: int, stop: int) -> int:
+    """Return where the second half of a range of shards starts."""
+    return first + (stop - first + 1) // 2
 
 
 # ---- the cut ---------------------------------------------------------------------------------------------------
@@ -89,9 +94,11 @@ class Cut:
             places: Places in `asked` of the clients that reply.
         """
         shards = np.searchsorted(self.borders, asked[places], side="right") - 1
-        order = np.argsort(shards, kind="stable")
-        found, first = np.unique(shards[order], return_index=True)
-        return list(zip(found.tolist(), np.split(places[order], first)[1:], strict=True))
+        if bool((np.diff(shards) < 0).any()):
+            order = np.argsort(shards, kind="stable")
+            places, shards = places[order], shards[order]
+        first = np.searchsorted(shards, np.arange(len(self) + 1))
+        return [(s, places[first[s] : first[s + 1]]) for s in range(len(self)) if first[s] < first[s + 1]]
 
 
 # ---- questions -------------------------------------------------------------------------------------------------
@@ -123,8 +130,8 @@ class CommonPart:
 class ShardPart:
     """Part of a question for one shard."""
 
-    positions: Positions
-    """Positions of the asked clients in the shard, (a,)."""
+    positions: Positions | None
+    """Positions of the asked clients in the shard, (a,); None: all its clients in their order."""
     first: int
     """Position of the shard's first client among all clients."""
     only: Tensor | None
@@ -136,8 +143,9 @@ class ShardPart:
 
     def encode(self) -> bytes:
         """Serialise the part."""
-        arrays = {"positions": torch.from_numpy(self.positions)}
-        arrays |= {f"each/{name}": rows for name, rows in self.each.items()}
+        arrays = {f"each/{name}": rows for name, rows in self.each.items()}
+        if self.positions is not None:
+            arrays["positions"] = torch.from_numpy(self.positions)
         arrays |= {f"states/{name}": rows for name, rows in (self.states or {}).items()}
         if self.only is not None:
             arrays["only"] = self.only
@@ -148,7 +156,7 @@ class ShardPart:
         """Return the part that `encode` serialised."""
         header, arrays = _aligned(data)
         states = _under("states/", arrays) if header["keeps"] else None
-        positions = arrays["positions"].numpy()
+        positions = arrays["positions"].numpy() if "positions" in arrays else None
         return cls(positions, header["first"], arrays.get("only"), _under("each/", arrays), states)
 
 
@@ -156,6 +164,33 @@ def _aligned(data: bytes) -> tuple[dict[str, Any], Params]:
     """Return the parts of a message with arrays in plain layout, on which rounding depends."""
     header, arrays = unpack(data)
     return dict(header), {name: plain_layout(array) for name, array in arrays.items()}
+
+
+NARROW = (torch.int8, torch.int16, torch.int32)
+"""Types in which whole numbers travel if all of an array fit, since there is a row for each client."""
+
+
+def _narrowed(header: dict[str, Any], arrays: Params) -> tuple[dict[str, Any], Params]:
+    """Return a message in which whole numbers take few bytes: a range as two numbers, others in a narrow type."""
+    ranges, narrow = {}, {}
+    for name, array in arrays.items():
+        if array.dtype != torch.int64 or not array.numel():
+            continue
+        low, high = (int(limit) for limit in array.aminmax())
+        if array.dim() == 1 and high - low == len(array) - 1 and torch.equal(array, torch.arange(low, high + 1)):
+            ranges[name] = [low, high + 1]
+            continue
+        fits = (kind for kind in NARROW if torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max)
+        if (kind := next(fits, None)) is not None:
+            narrow[name] = array.to(kind)
+    rest = {name: array for name, array in arrays.items() if name not in ranges}
+    return {**header, "ranges": ranges, "narrow": list(narrow)}, rest | narrow
+
+
+def _widened(header: dict[str, Any], arrays: Params) -> Params:
+    """Return the arrays of a message from `_narrowed`."""
+    ranges = {name: torch.arange(*limits) for name, limits in header.get("ranges", {}).items()}
+    return arrays | {name: arrays[name].to(torch.int64) for name in header.get("narrow", ())} | ranges
 
 
 def _under(prefix: str, arrays: Params) -> Params:
@@ -215,12 +250,14 @@ class Answer:
         arrays = {f"reply/{name}": array for name, array in arrays.items()}
         arrays |= {f"states/{name}": rows for name, rows in (self.states or {}).items()}
         arrays |= {"positions": self.positions, "stored": self.stored}
-        return pack(({"reply": header, "changed": self.states is not None, "seconds": self.seconds}, arrays))
+        header = {"reply": header, "changed": self.states is not None, "seconds": self.seconds}
+        return pack(_narrowed(header, arrays))
 
     @classmethod
     def decode(cls, data: bytes) -> Answer:
         """Return the answer that `encode` serialised."""
         header, arrays = _aligned(data)
+        arrays = _widened(header, arrays)
         if "error" in header:
             return cls.failed(named_error(*header["error"]), header["seconds"])
         return cls(
@@ -241,17 +278,17 @@ def serve(group: ClientGroup, common: CommonPart, part: ShardPart) -> Answer:
         part: The part for this shard.
     """
     clock = time.perf_counter()
-    everyone = np.array_equal(part.positions, np.arange(len(group.train)))
-    clients = group if everyone else group.take(part.positions, remember=False)
+    clients = group if part.positions is None else group.take(part.positions, remember=False)
+    asked = np.arange(len(group.train)) if part.positions is None else part.positions
     if part.states is not None:
-        store = ClientStateStore(len(part.positions))
+        store = ClientStateStore(len(asked))
         store.restore(part.states)
-        clients = replace(clients, states=ClientStates(store, np.arange(len(part.positions))))
-    broadcast = replace(common.broadcast, only=part.only, each=part.each).to(np.arange(len(part.positions)))
-    positions = torch.from_numpy(part.positions) + part.first
+        clients = replace(clients, states=ClientStates(store, np.arange(len(asked))))
+    broadcast = replace(common.broadcast, only=part.only, each=part.each).to(np.arange(len(asked)))
+    positions = torch.from_numpy(asked) + part.first
     try:
         with one_thread(), torch.set_grad_enabled(common.gradients):
-            reply = clients.serve(common.task, broadcast)
+            reply = clients.carries_out(common.task).run(clients, broadcast)
     except CoterieError as error:
         return Answer.failed(error, time.perf_counter() - clock)
     answered = _positions_of(reply.clients, clients.train.ids, positions)
@@ -268,7 +305,7 @@ def serve(group: ClientGroup, common: CommonPart, part: ShardPart) -> Answer:
 
 def _positions_of(answered: tuple[ClientId, ...], asked: tuple[ClientId, ...], positions: Tensor) -> Tensor:
     """Return the positions of the clients that answered, in their order."""
-    if answered == asked:
+    if answered is asked or answered == asked:
         return positions
     place = {client: i for i, client in enumerate(asked)}
     return positions[torch.tensor([place[client] for client in answered], dtype=torch.int64)]
@@ -324,13 +361,14 @@ def ask_shards(
 def _part(
     broadcast: Broadcast, asked: Positions, shard: int, places: Positions, cut: Cut, store: ClientStateStore | None
 ) -> ShardPart:
-    at, first = torch.from_numpy(places), int(cut.borders[shard])
+    at, clients = torch.from_numpy(places), cut.positions(shard)
+    some = asked[places]
     return ShardPart(
-        asked[places] - first,
-        first,
+        None if np.array_equal(some, clients) else some - clients[0],
+        int(clients[0]),
         None if broadcast.only is None else broadcast.only[at],
         {name: rows[at] for name, rows in broadcast.each.items()},
-        None if store is None else store.rows(torch.from_numpy(asked[places])),
+        None if store is None else store.rows(torch.from_numpy(some)),
     )
 
 

@@ -34,15 +34,18 @@ class Simulated(InProcess):
         def serve(part: Positions, workers: Workers | None = None) -> Reply:
             everyone = np.array_equal(asked[part], np.arange(len(self.clients)))
             group = self.group if everyone else self.group.take(asked[part], remember=len(asked) == len(self.clients))
-            return (replace(group, workers=workers) if workers else group).serve(task, broadcast.to(part))
+            return group.carries_out(task).run(replace(group, workers=workers or Workers()), broadcast.to(part))
 
         with one_thread() as threads:
             count = self._shard_count(asked[places], threads)
             if len(places) and task.divides_itself(self.group, broadcast):
                 reply = serve(places, Workers(count, partial(in_threads, threads=count)))
                 return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
-            parts = [part for part in np.array_split(places, count) if len(part)]
-            reply = merge(in_threads(serve, parts, threads))
+            if count == 1 and len(places):
+                reply = serve(places)
+            else:
+                parts = [part for part in np.array_split(places, count) if len(part)]
+                reply = merge(in_threads(serve, parts, threads))
         return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
 
     def _shard_count(self, asked: Positions, threads: int) -> int:

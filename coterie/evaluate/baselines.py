@@ -22,7 +22,7 @@ from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.numbers import finite, finite_numbers
 from coterie.core.shard import Positions
-from coterie.evaluate.clients import Own
+from coterie.evaluate.clients import Own, Tuning
 from coterie.evaluate.frames import data_frame
 from coterie.evaluate.site_models import SiteModel, linear_models, logistic_models
 from coterie.learners.base import Learner
@@ -34,6 +34,8 @@ LEVEL = 0.95
 MINUS = "\N{MINUS SIGN}"
 MOST_COEFFICIENTS = 200
 """Largest number of coefficients of one model, over all classes, with which the alternatives are fitted."""
+MOST_AROUND_SMALL = 2
+"""Largest number of decimals of a small difference with an interval wider than 10."""
 MOST_DECIMALS = 6
 """Largest number of decimals of a difference; smaller differences are written with an exponent."""
 FEWEST_CLIENTS = 5
@@ -44,14 +46,15 @@ ROUNDING = 1e-9
 """Differences of RMSE below this share of the RMSE without features are rounding errors."""
 PERFECT_R2, PERFECT_LOSS = 0.9999, 0.02
 """Smallest R², or largest share of the log loss without features and without errors, of a perfect prediction."""
-RUN, CONSTANT, POOLED, SITE, ALONE, MIXED = "run", "constant", "pooled", "site", "alone", "mixed"
-KEYS = (RUN, CONSTANT, POOLED, SITE, ALONE, MIXED)
-"""Candidates in the order of the rows that clients return."""
+RUN, CONSTANT, POOLED, SITE, ALONE, MIXED, TUNED = "run", "constant", "pooled", "site", "alone", "mixed", "tuned"
+KEYS = (RUN, CONSTANT, POOLED, SITE, ALONE, MIXED, TUNED)
+"""Candidates in the order of the rows that clients return; the last one only if clients fine-tune their models."""
 PHRASES = {
     POOLED: "one model for all",
     SITE: "one model with an intercept for each client",
     ALONE: "one model for each client alone",
     MIXED: "a mixed model",
+    TUNED: "the fine-tuned model of each client",
 }
 """Names of the alternatives in sentences."""
 
@@ -61,7 +64,7 @@ class Candidate:
     """A model of the comparison with its figures over all held-out samples."""
 
     key: str
-    """`run`, `constant`, `pooled`, `site`, `alone` or `mixed`."""
+    """`run`, `constant`, `pooled`, `site`, `alone`, `mixed` or `tuned`."""
     name: str
     loss: float | None
     """Mean squared error, or mean log-loss, over all held-out samples."""
@@ -105,6 +108,8 @@ class Difference:
         if self.low is None or self.high is None or not self.high > self.low:
             return None
         wanted = max(0, 1 - math.floor(math.log10(self.high - self.low)))
+        if wanted == 0 and self.value:  # a wide interval around a small difference, which should not be shown as 0
+            wanted = min(max(0, -math.floor(math.log10(abs(self.value)))), MOST_AROUND_SMALL)
         return wanted if wanted <= MOST_DECIMALS else None
 
     def texts(self) -> tuple[str, str, str]:
@@ -137,7 +142,8 @@ class Baselines:
     """Number of clients with enough training rows for a local model."""
     candidates: tuple[Candidate, ...]
     differences: tuple[Difference, ...]
-    """Differences to the pooled model, site intercepts, local models and the mixed model, in this order."""
+    """Differences to the pooled model, site intercepts, local models and the mixed model, in this order, and to the
+    fine-tuned models if there are any."""
     scores: tuple[tuple[float, ...], ...]
     """RMSE or accuracy of each client with each candidate."""
     base_rate: float | None = None
@@ -176,13 +182,10 @@ class Baselines:
         return one.accuracy == 1 and None not in (one.loss, without) and (one.loss or 0) < PERFECT_LOSS * (without or 0)
 
     def sentences(self) -> list[str]:
-        """Return sentences on whether the clusters predict better than one model, and than the best alternative."""
-        lines = [self.caution] if self.caution else []
-        lines.append(self._against(POOLED))
-        best = self.best_alternative
-        if best.key != POOLED:
-            lines.append(self._against(best.key))
-        return lines
+        """Return sentences on whether this run predicts better than one model, fine-tuned and the best alternative."""
+        tuned = [each.key for each in self.candidates if each.key == TUNED]
+        others = dict.fromkeys((POOLED, *tuned, self.best_alternative.key))
+        return [*([self.caution] if self.caution else []), *map(self._against, others)]
 
     def _against(self, key: str) -> str:
         """Return text such as `The clusters predict better than one model for all: RMSE 16.1 against 20.3 (...)`."""
@@ -288,6 +291,7 @@ def compare_with_alternatives(
     *,
     round_: int = 0,
     by: Own | None = None,
+    tuning: Tuning | None = None,
 ) -> Baselines | None:
     """Fit the alternatives to the training samples of all clients and compare them on held-out samples.
 
@@ -299,6 +303,7 @@ def compare_with_alternatives(
         tested: (m,) the same for the clients that have held-out samples.
         round_: Number of the last round.
         by: What clients keep and predict with; None: they predict with the model of their cluster.
+        tuning: Fine-tuning of the models of the clusters, which are compared with as well; None: no fine-tuning.
 
     Returns:
         The comparison; None for other learners, for models that are too large, and if no client has held-out samples.
@@ -312,7 +317,7 @@ def compare_with_alternatives(
         if learner.classes is None
         else logistic_models(federation, asked, p, learner.classes, round_)
     )
-    answered, rows, bins = _ask_scores(federation, clusters, fitted, tested, scored, round_, by)
+    answered, rows, bins = _ask_scores(federation, clusters, fitted, tested, scored, round_, by, tuning)
     names = [federation.clients[i] for i in answered]
     several = len(np.unique(own.numpy()[asked])) > 1
     return summarise(names, rows, bins, clustered=several, mixed=fitted[3], constant=fitted[0])
@@ -326,6 +331,7 @@ def _ask_scores(
     asked: Positions,
     round_: int,
     by: Own | None,
+    tuning: Tuning | None,
 ) -> tuple[Positions, dict[str, Floats], Floats | None]:
     """Return the clients that answered, their rows, and the bins of a classification."""
     at = torch.from_numpy(asked)
@@ -334,8 +340,11 @@ def _ask_scores(
     if by is not None:
         each, common = each | by.each(at), common | by.common_of_restart()
     only = None if by is not None else own[at][:, None]
-    broadcast = Broadcast(round_, clusters, only, each=each, common=common)
-    task = SiteScores(predictor=None if by is None else by.predictor)
+    if tuning is None:
+        broadcast = Broadcast(round_, clusters, only, each=each, common=common)
+    else:
+        broadcast = Broadcast(tuning.round, clusters, only, {"lr": tuning.lr}, each=each, common=common)
+    task = SiteScores(predictor=None if by is None else by.predictor, tuning=None if tuning is None else tuning.task)
     reply = federation.ask(task, broadcast, asked).reply
     rows = {name: value.numpy() for name, value in reply.rows.items()}
     bins = reply.sums.get("bins")
@@ -364,7 +373,7 @@ def summarise(
     losses = rows["losses"] if classification else rows["squares"]
     means = losses.sum(axis=0) / total
     scores = hits / held[:, None] if classification else np.sqrt(hits / held[:, None])
-    names = _names(clustered)
+    keys, names = KEYS[: losses.shape[1]], _names(clustered)
     candidates = tuple(
         Candidate(
             key=key,
@@ -376,12 +385,12 @@ def summarise(
             auc=area(bins[a]) if bins is not None else None,
             per_client=finite(scores[:, a].mean()),
         )
-        for a, key in enumerate(KEYS)
+        for a, key in enumerate(keys)
     )
     floor = 0.0 if classification else ROUNDING * math.sqrt(max(float(means[1]), 0))
     gaps = tuple(
         difference(key, losses[:, KEYS.index(key)], losses[:, 0], held, classification).widened(floor)
-        for key in KEYS[2:]
+        for key in keys[2:]
     )
     return Baselines(
         classification=classification,
@@ -406,6 +415,7 @@ def _names(clustered: bool) -> dict[str, str]:
         SITE: "site intercepts",
         ALONE: "one model per site",
         MIXED: "mixed model",
+        TUNED: "clusters, fine-tuned" if clustered else "this run, fine-tuned",
     }
 
 

@@ -1,13 +1,14 @@
 """The certainty of an assignment: the probability of each cluster for each client, given the models found.
 
-By Bayes' rule it is proportional to pi_k exp(-evidence_ik), where pi_k is the share of the clients in cluster k. The
-evidence of a client against a cluster is the sum of its samples' losses under the cluster's model, in nats. Taken as it
-is, that sum is overconfident, for three reasons that are corrected here:
+By Bayes' rule it is proportional to pi_k exp(-evidence_ik), where pi_k is the share of the clients that model k fits
+best. The evidence of a client against a cluster is the sum of its samples' losses under the cluster's model, in nats.
+Taken as it is, that sum is overconfident, for three reasons that are corrected here:
 
 - A squared error is no log-likelihood. It is divided by twice the mean squared error of the clients' own models.
 - The model of the own cluster was trained on the client's training samples. The loss that this saves is the share of
   the client in the samples of the cluster times the effective number of parameters, which is estimated from the
-  difference between the losses on held-out and on training samples.
+  difference between the losses on held-out and on training samples. That is a mean: what a single client saves has a
+  variance of about the same size, so training samples count the less, the more the own model has memorised of them.
 - Models are wrong, noise has heavy tails, and the models were found with the same training samples. So training samples
   and held-out samples count by a weight of at most 1. The weight of held-out samples is estimated from how well one
   half of them predicts the other half, over all clients; the weight of training samples from how well they predict the
@@ -50,9 +51,6 @@ SAMPLES_PER_PARAMETER = 5
 """Smallest number of training samples for each parameter with which training losses alone are informative."""
 LEAST_WEIGHT = math.exp(-4)
 TRIED_WEIGHTS = np.exp(np.linspace(math.log(LEAST_WEIGHT), 0, 45))
-CAUTION = 0.8
-"""Factor of every measured weight, chosen on drawn scenarios: clients were assigned and models found by the same
-losses, so that the measured weights come out too large, most with networks."""
 WEIGHT_DEVIATION = 2.0
 """Standard deviation of the prior of the logarithm of a weight, whose mode is 1."""
 CLIENTS_AT_ONCE = 1000
@@ -191,29 +189,25 @@ def calibrate(evidence: Evidence, squared_error: bool, parameters: int) -> Calib
         squared_error: Whether the loss is a squared error instead of a negative log-likelihood.
         parameters: Number of parameters of one model.
     """
-    counts = np.bincount(evidence.own, minlength=evidence.K)
-    prior = (counts + 0.5) / (counts.sum() + 0.5 * evidence.K)
     measured = evidence.held_out.sum() >= FEWEST_HELD_OUT
     if not measured and evidence.samples.sum() < SAMPLES_PER_PARAMETER * evidence.K * parameters:
         return None
     scale = _scale(evidence, measured) if squared_error else 1.0
-    known = Calibration(tuple(prior.tolist()), scale, UNMEASURED_WEIGHT, UNMEASURED_WEIGHT, float(parameters))
+    effective = min(_effective_parameters(evidence, scale), parameters) if measured else float(parameters)
+    seen, unseen = _training_nats(evidence, scale, effective), _held_out_nats(evidence, scale)
+    prior = _prior(seen + unseen)
     if not measured:
-        return known
-    effective = _effective_parameters(evidence, scale)
+        return Calibration(tuple(prior.tolist()), scale, UNMEASURED_WEIGHT, UNMEASURED_WEIGHT, effective)
     first, second = _halves(evidence, scale)
     held_out = _mean_weight((_log_scores(first, second, prior) + _log_scores(second, first, prior)) / 2)
-    corrected = _training_nats(evidence, scale, effective)
     tested = evidence.held_out > 0
-    later = held_out * _nats(evidence.losses * evidence.held_out[:, None] * scale)[tested]
-    training = _mean_weight(_log_scores(corrected[tested], later, prior))
-    return Calibration(known.prior, scale, held_out, training, effective)
+    training = _mean_weight(_log_scores(seen[tested], held_out * unseen[tested], prior))
+    return Calibration(tuple(prior.tolist()), scale, held_out, training, effective)
 
 
 def probabilities(evidence: Evidence, by: Calibration) -> Floats:
     """Return the probability of each cluster for each client, (a, K), given all its samples."""
-    held_out = _nats(evidence.losses * evidence.held_out[:, None] * by.scale)
-    training = _training_nats(evidence, by.scale, by.parameters)
+    held_out, training = _held_out_nats(evidence, by.scale), _training_nats(evidence, by.scale, by.parameters)
     return _normalised(-by.held_out * held_out - by.training * training + np.log(by.prior))
 
 
@@ -266,14 +260,36 @@ def _effective_parameters(evidence: Evidence, scale: float) -> float:
     return max(0.0, total) / float((tested[used] / trained[used]).sum())
 
 
+def _prior(nats: Floats) -> Floats:
+    """Return the share of the clients that each model fits best, (K,), none of them 0.
+
+    The clusters' own numbers of clients would not do: a mixture assigns clients by their weights, and of two models
+    that are nearly the same it can give all clients to the one that is slightly worse.
+
+    Args:
+        nats: (a, K) evidence of each client against each cluster.
+    """
+    counts = np.bincount(nats.argmin(axis=1), minlength=nats.shape[1])
+    return np.asarray((counts + 0.5) / (counts.sum() + 0.5 * nats.shape[1]))
+
+
+def _held_out_nats(evidence: Evidence, scale: float) -> Floats:
+    """Return the sums of the losses on held-out samples, (a, K)."""
+    return _nats(evidence.losses * evidence.held_out[:, None] * scale)
+
+
 def _training_nats(evidence: Evidence, scale: float, parameters: float) -> Floats:
-    """Return the sums of the training losses (a, K), as if the own model had not been trained on them."""
+    """Return the sums of the training losses (a, K), as if the own model had not been trained on them.
+
+    They are divided by the square root of 1 + s, where s is the expected loss that the own model saves by having been
+    trained on the client's samples, because the loss that is in fact saved has a standard deviation of about sqrt(s).
+    """
     nats = _nats(evidence.training_losses * evidence.samples[:, None] * scale)
     trained = np.bincount(evidence.own, evidence.samples, evidence.K)
     saved = parameters * evidence.samples / trained[evidence.own]
     corrected = nats.copy()
     corrected[np.arange(len(nats)), evidence.own] += saved
-    return corrected
+    return np.asarray(corrected / np.sqrt(1 + saved)[:, None])
 
 
 def _halves(evidence: Evidence, scale: float) -> tuple[Floats, Floats]:
@@ -301,12 +317,9 @@ def _log_scores(seen: Floats, later: Floats, prior: Floats) -> Floats:
 
 
 def _mean_weight(scores: Floats) -> float:
-    """Return the geometric mean of the weights, each counting by how well it predicts and by a prior with mode 1.
-
-    It is lowered by `CAUTION`.
-    """
+    """Return the geometric mean of the weights, each counting by how well it predicts and by a prior with mode 1."""
     logs = np.log(TRIED_WEIGHTS)
-    return CAUTION * float(np.exp(_normalised(scores - (logs / WEIGHT_DEVIATION) ** 2 / 2) @ logs))
+    return float(np.exp(_normalised(scores - (logs / WEIGHT_DEVIATION) ** 2 / 2) @ logs))
 
 
 def _log_sum(values: Floats) -> Floats:

@@ -98,26 +98,30 @@ def _scores(federation: Federation, task: Task, broadcast: Broadcast, asked: Pos
     )
 
 
-def finetuned_scores(
-    federation: Federation,
-    clusters: Clusters,
-    own: Tensor,
-    round_: int,
-    regression: bool,
-    *,
-    work: LocalTraining,
-    lr: float,
-    seed: int,
-) -> Scores:
-    """Return scores as `scores` does, after each client's model was trained further by `work` on its training samples.
+@dataclass(frozen=True)
+class Tuning:
+    """Fine-tuning of each client's model after the last round."""
 
-    `round_` is one that was not trained in, so that the batches are no round's.
-    """
+    work: LocalTraining
+    lr: float
+    seed: int
+    """Seed of the run."""
+    round: int
+    """A round that was not trained in, so that the batches are no round's."""
+
+    @property
+    def task(self) -> FineTune:
+        return FineTune(self.work, self.seed)
+
+
+def finetuned_scores(
+    federation: Federation, clusters: Clusters, own: Tensor, regression: bool, tuning: Tuning
+) -> Scores:
+    """Return scores as `scores` does, after each client's model was fine-tuned on its training samples."""
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
-    task = FineTune(work, seed)
-    broadcast = Broadcast(round_, clusters, only=rows[:, None], scalars={"lr": lr}, each={"own": rows})
-    return _scores(federation, task, broadcast, asked, regression)
+    broadcast = Broadcast(tuning.round, clusters, only=rows[:, None], scalars={"lr": tuning.lr}, each={"own": rows})
+    return _scores(federation, tuning.task, broadcast, asked, regression)
 
 
 def training_losses(

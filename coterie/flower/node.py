@@ -209,14 +209,14 @@ class Node:
             self.guard.count(self._folder(context), request.clients)
         group = _group(data, self._learner(terms), terms).take(positions)
         if not terms.keeps:
-            return Answer(group.serve(request.task, request.broadcast))
+            return Answer(request.task.run(group, request.broadcast))
         store = ClientStateFolder(self._folder(context), terms.run)
         store.delete_older(request.clients, request.keep_from)
         accepted = request.broadcast.each.get("accepted", torch.full((len(positions),), NEVER))
         states, lost = store.load(request.clients, accepted)
         before = states.store.rounds.clone()
         broadcast = _without(request.broadcast, request.clients, lost)
-        reply = replace(group, states=states).serve(request.task, broadcast)
+        reply = request.task.run(replace(group, states=states), broadcast)
         store.save(request.clients, states, before)
         return Answer(reply, lost)
 

@@ -164,6 +164,23 @@ class CountsProducts(Protocol):
         ...
 
 
+class TrainsTogether(Protocol):
+    """A learner that may train several models of a client at once, each with its own weights of the samples."""
+
+    def trains_together(self, training: LocalTraining) -> bool:
+        """Return whether `contribute` does so with this local training; the weights are in `block.shares`."""
+        ...
+
+
+def trains_together(learner: Learner, training: LocalTraining) -> bool:
+    """Return whether a learner trains several models of a client at once, each with its own weights of the samples."""
+    return _may_train_together(learner) and learner.trains_together(training)
+
+
+def _may_train_together(learner: Learner) -> TypeGuard[TrainsTogether]:
+    return hasattr(learner, "trains_together")
+
+
 def has_features(learner: Learner) -> TypeGuard[HasFeatures]:
     """Return whether a learner has a head; finding the head of a user's module takes some time."""
     return getattr(learner, "head", None) is not None

@@ -12,7 +12,7 @@ from coterie.core.clusters import Params, rows_of
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Scored
-from coterie.learners.descent import BatchPlan, Descent, descend_by_steps, each_track, group_by_group
+from coterie.learners.descent import BatchPlan, Descent, descend_by_steps, group_by_group, join_tracks, tracks
 from coterie.learners.heads import Heads, Top
 from coterie.learners.local_training import LocalTraining
 from coterie.learners.module import ModuleWithHead, fields_of, module_with_head
@@ -149,9 +149,8 @@ class CNN(ModuleWithHead):
         def descend(rows: slice, part: Block) -> Descent:
             gradient_of = plain_gradient(self.classes)
             centre = None if towards is None else rows_of(towards, rows)
-            return each_track(
-                lambda one, to: descend_by_steps(gradient_of, one, part, training, lr, to), rows_of(theta, rows), centre
-            )
+            each = tracks(rows_of(theta, rows), centre)
+            return join_tracks([descend_by_steps(gradient_of, one, part, training, lr, to) for one, to in each])
 
         return group_by_group(descend, block, self._together(block, training))
 

@@ -253,23 +253,26 @@ def descend_each_track(
     objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
     """Return the result of `descend_by_autograd` for L models of each client, {name: (B, L, ...)}."""
-    return each_track(lambda one, to: descend_by_autograd(objective, one, block, training, lr, to), theta, towards)
+    return join_tracks(
+        [descend_by_autograd(objective, one, block, training, lr, to) for one, to in tracks(theta, towards)]
+    )
 
 
-def each_track(
-    descend: Callable[[Params, Params | None], Descent], theta: Params, towards: Params | None = None
-) -> Descent:
-    """Train L models of each client, {name: (B, L, ...)}, one after the other.
+def tracks(theta: Params, towards: Params | None = None) -> list[tuple[Params, Params | None]]:
+    """Return L models of each client, {name: (B, L, ...)}, one by one, {name: (B, ...)}, with the centre of each.
 
     Args:
-        descend: Function that trains one model of each client, {name: (B, ...)}.
-        theta: Models from which the clients start, {name: (B, L, ...)}.
-        towards: Centre of the proximal term, {name: (B, L, ...)}.
+        theta: Models from which the clients start.
+        towards: Centre of the proximal term, {name: (B, L, ...)}; None: the centre of each model is None.
     """
-    tracks = next(iter(theta.values())).shape[1]
-    done = [descend(_track(theta, track), towards and _track(towards, track)) for track in range(tracks)]
+    count = next(iter(theta.values())).shape[1]
+    return [(_track(theta, track), towards and _track(towards, track)) for track in range(count)]
+
+
+def join_tracks(done: list[Descent]) -> Descent:
+    """Return the results for L models of each client, as `tracks` returns them, as one, {name: (B, L, ...)}."""
     losses = [one.loss for one in done if one.loss is not None]
-    change = {name: _stacked([one.change[name] for one in done]) for name in theta}
+    change = {name: _stacked([one.change[name] for one in done]) for name in done[0].change}
     return Descent(change, _stacked(losses) if losses else None)
 
 

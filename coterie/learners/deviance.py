@@ -21,5 +21,15 @@ def deviance(learner: Learner, losses: Tensor, usual: Tensor) -> Tensor:
         return losses
     known = usual.to(losses)
     unit = learner.loss(losses.new_ones(1, 1), losses.new_zeros(1, 1)).item()  # 1/2, or 1 without the half
-    density = losses / (2 * known) + (2 * torch.pi * known / unit).log() / 2
+    density = losses / (2 * known) + normalisation(known, unit)
     return torch.where(known.isfinite(), density, 0.0)
+
+
+def normalisation(usual: Tensor, unit: float) -> Tensor:
+    """Return -log p(y|x) of a Gaussian for a sample without error.
+
+    Args:
+        usual: Mean loss, which determines the variance.
+        unit: Loss of an error of 1.
+    """
+    return (2 * torch.pi * usual / unit).log() / 2

@@ -21,11 +21,20 @@ from coterie.core.keys import generator
 from coterie.errors import ConfigError, unknown_name
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, descend_each_track
+from coterie.learners.deviance import normalisation
 from coterie.learners.export_modules import LinearModule
 from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.losses import squared
 from coterie.learners.minimum import Glm
-from coterie.learners.one_pass import MOST_MODELS, RoundResult, RoundWork, run_round, stored_matrices
+from coterie.learners.one_pass import (
+    MOST_MODELS,
+    MixtureResult,
+    MixtureWork,
+    RoundResult,
+    RoundWork,
+    run_round,
+    stored_matrices,
+)
 
 
 @dataclass(frozen=True)
@@ -167,6 +176,10 @@ class Linear:
                 return Contribution(self.named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
         return weigh(self.named(_change(block, phi, residual, rates, pull, training)), rows, mass, count, "closed-form")
 
+    def trains_together(self, training: LocalTraining) -> bool:
+        """Return whether several models of a client, with different weights of the samples, are trained together."""
+        return _in_closed_form(training)
+
     def one_pass_pays(self, training: LocalTraining, models: Params) -> bool:
         """Return whether a round that reads the samples once is possible, and faster than matrix products."""
         plain = type(self) is Linear and self.degree == 1  # a subclass may have another loss
@@ -187,6 +200,21 @@ class Linear:
             return run_round(kernels.linear_steps_by_passes, work, y, *settings, *further)
         return run_round(kernels.linear_steps_by_matrix, work, y, *settings, *further, stored.values, stored.offsets)
 
+    def one_pass_mixture(self, work: MixtureWork) -> MixtureResult:
+        """Return the result of a round of mixtures that reads the samples once."""
+        from coterie.learners import one_pass_kernels as kernels
+
+        factor, known = 0.5 if self.half else 1.0, work.usual.double()
+        scale = torch.where(known.isfinite(), factor / (2 * known), 0)
+        shift = torch.where(known.isfinite(), normalisation(known, factor), 0)
+        shares, likelihood = torch.empty_like(work.prior), torch.empty(len(work.prior), work.restarts).double()
+        settings = (int(self.bias), work.lr * (1 if self.half else 2), factor)
+        further = (1 - work.lr * work.training.prox, work.training.full_batch_steps or 1)
+        arrays = [value.numpy() for value in (work.prior, scale, shift, shares, likelihood)]
+        y = work.shard.y.numpy()
+        done = run_round(kernels.linear_mixture, work, y, *settings, *further, int(work.by_share), *arrays)
+        return MixtureResult(done.rows, done.loss, done.sums, shares=shares, likelihood=likelihood)
+
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
         """Return the predictions of the models that each client trains, (B, R, n)."""
         if memo is None:
@@ -194,10 +222,14 @@ class Linear:
         return memo.gather(2, rows[:, None].expand(-1, memo.shape[1], -1)).transpose(1, 2)
 
     def _rates(self, block: Block, lr: float) -> Tensor:
-        """Return the factor of each sample's residual in a gradient step, (B, 1, n): lr / n_i times its focus."""
+        """Return the factor of each sample's residual in a gradient step: lr / n_i times its weight.
+
+        The shape is (B, 1, n), or (B, L, n) if each of L models has its own weights of the samples.
+        """
         rates = (lr * (1 if self.half else 2) / block.counts)[:, None, None].expand(-1, 1, block.y.shape[1])
         rates = rates if block.mask is None else rates * block.mask[:, None]
-        return rates if block.focus is None else rates * block.focus[:, None]
+        rates = rates if block.focus is None else rates * block.focus[:, None]
+        return rates if block.shares is None else rates * block.shares.transpose(1, 2)
 
     def _objective(self, theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         loss = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
@@ -249,10 +281,12 @@ def _change(block: Block, phi: Tensor, residual: Tensor, rates: Tensor, pull: fl
     if _in_sample_space(phi, training):
         return _in_samples(block, phi, residual, rates, pull, training) @ phi
     gradient = (rates * residual) @ phi
-    moment = (phi * rates.transpose(1, 2)).transpose(1, 2) @ phi
+    moments = torch.stack([(phi * rate[..., None]).transpose(1, 2) @ phi for rate in rates.unbind(dim=1)], dim=1)
+    moment = moments.flatten(0, 1)
+    start = gradient.reshape(len(moment), -1, gradient.shape[2])
     if training.implicit:
-        return -_solve(moment, gradient)
-    return _steps_in_feature_space(gradient, moment, pull, training.full_batch_steps or 1)
+        return -_solve(moment, start).reshape(gradient.shape)
+    return _steps_in_feature_space(start, moment, pull, training.full_batch_steps or 1).reshape(gradient.shape)
 
 
 # Models are rows below: a row times a small matrix is two to three times faster than the matrix times a column.
@@ -266,7 +300,9 @@ def _in_samples(
         return -rates * residual
     gram = block.recall("gram", lambda: phi @ phi.transpose(1, 2))
     if training.implicit:
-        return -rates * _solve(rates.transpose(1, 2) * gram, residual)
+        matrix = (rates[..., None] * gram[:, None]).flatten(0, 1)
+        right = residual.reshape(len(matrix), -1, residual.shape[2])
+        return -rates * _solve(matrix, right).reshape(residual.shape)
     u = -rates * residual
     for _ in range((training.full_batch_steps or 1) - 1):
         u = (1 - pull) * u - rates * (residual + u @ gram)

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, take_rows
 from coterie.core.dataset import Profile
 from coterie.core.keys import generator
 from coterie.errors import ConfigError
-from coterie.learners.contribution import Scored
-from coterie.learners.descent import Batch, Descent, descend_by_steps, each_track
+from coterie.learners.contribution import Contribution, Scored, weigh
+from coterie.learners.descent import Batch, Descent, descend_by_steps, join_tracks, tracks
 from coterie.learners.export_modules import LogisticModule
 from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.minimum import Glm
@@ -82,8 +82,8 @@ class Logistic(PlainNetwork):
         """Return the result of gradient steps; in full-batch training, all models of a client take a step together."""
         if training.full_batch_steps is not None:
             return descend_by_steps(self._gradients, theta, block, training, lr, towards)
-        return each_track(
-            lambda one, to: descend_by_steps(self._gradient, one, block, training, lr, to), theta, towards
+        return join_tracks(
+            [descend_by_steps(self._gradient, one, block, training, lr, to) for one, to in tracks(theta, towards)]
         )
 
     def _gradient(self, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
@@ -116,6 +116,20 @@ class Logistic(PlainNetwork):
             gradients["bias"] = errors.sum(dim=-1)
         return gradients, batch.share.new_zeros(())
 
+    def contribute(
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
+    ) -> Contribution:
+        """Return the weighted sums of the clients' changes for each model."""
+        done = self._descent(take_rows(models, rows), block, training, lr)
+        return weigh(done.change, rows, mass, len(models["weight"]), training.path("by-hand"), done.loss)
+
     def one_pass_pays(self, training: LocalTraining, models: Params) -> bool:
         """Return whether a round that reads the samples once is possible, and faster than matrix products."""
         weight, steps = models["weight"], training.full_batch_steps
@@ -134,10 +148,6 @@ class Logistic(PlainNetwork):
         settings = (int(self.bias), lr, lr * self.l2, lr * training.prox, training.full_batch_steps or 1)
         kernel = kernels.logistic_steps if self.binary else kernels.softmax_steps
         return run_round(kernel, work, work.shard.y.numpy(), *settings)
-
-    @property
-    def _path(self) -> str:
-        return "by-hand"
 
     def network(self, model: Params) -> nn.Module:
         return LogisticModule(model).eval()

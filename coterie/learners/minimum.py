@@ -25,6 +25,8 @@ SETTLED = 1e-9
 """Tolerance: relative length of the last Newton step; the error of the solution is about its square."""
 SAFE = 1e6
 """Maximum condition number for which a QR decomposition gives ten correct digits of a least-squares solution."""
+USUAL = 1e4
+"""Features whose largest value is between 1 / USUAL and USUAL are not scaled."""
 SLIGHT = 1e-14
 """Relative differences of objectives up to which an increase is attributed to rounding."""
 
@@ -227,7 +229,20 @@ def _lacks_a_class(problem: Glm) -> Tensor:
 
 def _logistic(problem: Glm) -> Solved:
     penalised = int((problem.penalty > 0).sum())
-    return _in_span(problem, penalised) if problem.phi.shape[1] < penalised else _newton(problem)
+    if problem.phi.shape[1] < penalised:
+        return _in_span(problem, penalised)
+    return _newton(problem) if penalised else _scaled(problem)
+
+
+def _scaled(problem: Glm) -> Solved:
+    """Solve with features that are divided by their largest value if it is unusual, since steps have a tolerance."""
+    largest = problem.phi.abs().amax(dim=1, keepdim=True)
+    usual = ((largest >= 1 / USUAL) & (largest <= USUAL)) | (largest == 0) | ~largest.isfinite()
+    if bool(usual.all()):
+        return _newton(problem)
+    scale = torch.where(usual, 1, largest)
+    solved = _newton(replace(problem, phi=problem.phi / scale))
+    return replace(solved, theta=solved.theta / scale.transpose(1, 2))
 
 
 def _least_squares(problem: Glm) -> Solved:

@@ -16,7 +16,15 @@ from coterie.core.dataset import Profile
 from coterie.core.keys import generator
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Batch, BatchPlan, Descent, descend_by_steps, descend_each_track, each_track
+from coterie.learners.descent import (
+    Batch,
+    BatchPlan,
+    Descent,
+    descend_by_steps,
+    descend_each_track,
+    join_tracks,
+    tracks,
+)
 from coterie.learners.export_modules import layers
 from coterie.learners.heads import Heads
 from coterie.learners.local_training import LocalTraining
@@ -123,17 +131,16 @@ class MLP(Network):
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Descent:
         if self._plain(training):
-            return each_track(lambda one, _: descend_by_hand(one, block, training, lr, self.classes), theta)
+            return join_tracks([descend_by_hand(one, block, training, lr, self.classes) for one, _ in tracks(theta)])
         if training.optimizer.plain:
             return descend_each_track(self._objective, theta, block, training, lr, towards)
 
         def gradient_of(now: Params, batch: Batch) -> tuple[Params, Tensor]:
             return gradients_by_hand(now, batch, self.classes, self.l2)
 
-        def descend(one: Params, to: Params | None) -> Descent:
-            return descend_by_steps(gradient_of, one, block, training, lr, to)
-
-        return each_track(descend, theta, towards)
+        return join_tracks(
+            [descend_by_steps(gradient_of, one, block, training, lr, to) for one, to in tracks(theta, towards)]
+        )
 
     def _plain(self, training: LocalTraining) -> bool:
         """Return whether the training consists of several steps of plain SGD on the mean loss without penalties.

@@ -125,10 +125,5 @@ class PlainNetwork(Network):
         """Return the weighted sums of the clients' changes for each model."""
         done = self._descent(take_rows(models, rows), block, training, lr)
         return weigh(
-            done.change, rows, mass, next(iter(models.values())).shape[0], training.path(self._path), done.loss
+            done.change, rows, mass, next(iter(models.values())).shape[0], training.path("autograd"), done.loss
         )
-
-    @property
-    def _path(self) -> str:
-        """Name of the computation path, for the record."""
-        return "autograd"

@@ -88,6 +88,32 @@ class RoundResult:
         return all(bool(value.isfinite().all()) for value in (self.loss, *self.sums.values()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class MixtureWork(RoundWork):
+    """Work of a round in which all clients train all models, weighted by their responsibilities for each sample."""
+
+    prior: Tensor
+    """Logarithm of each client's weight of each model, (m, S), float64."""
+    usual: Tensor
+    """Mean loss of each restart in the previous round, (R,); infinite if it is unknown."""
+    by_share: bool
+    """Whether the change of a model is weighted by the mean responsibility."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureResult(RoundResult):
+    """Result of such a round; `rows` are the models with the largest weights, and `loss` is that of the mixtures."""
+
+    shares: Tensor
+    """Mean responsibility of each model for each client's samples, (m, S), float64."""
+    likelihood: Tensor
+    """Mean log-likelihood of each client's samples under its mixture, (m, R), float64."""
+
+    @property
+    def finite(self) -> bool:
+        return super().finite and all(bool(value.isfinite().all()) for value in (self.shares, self.likelihood))
+
+
 class OnePassLearner(Learner, Protocol):
     """A learner with compiled rounds that read each client's samples once."""
 
@@ -103,6 +129,19 @@ class OnePassLearner(Learner, Protocol):
     def one_pass(self, work: RoundWork) -> RoundResult:
         """Return the result of a round; its sums do not depend on the number of threads."""
         ...
+
+
+class OnePassMixtureLearner(OnePassLearner, Protocol):
+    """A learner with compiled rounds of mixtures."""
+
+    def one_pass_mixture(self, work: MixtureWork) -> MixtureResult:
+        """Return the result of a round; its sums do not depend on the number of threads."""
+        ...
+
+
+def has_one_pass_mixture(learner: Learner) -> TypeGuard[OnePassMixtureLearner]:
+    """Return whether a learner has compiled rounds of mixtures, and the compiler is installed."""
+    return hasattr(learner, "one_pass_mixture") and _has_compiler()
 
 
 def has_one_pass(learner: Learner) -> TypeGuard[OnePassLearner]:
@@ -222,12 +261,17 @@ def stored_matrices(work: RoundWork, has_bias: bool) -> Matrices | None:
         return None
 
     def make() -> Tensor:
-        ones = torch.ones(int(shard.sizes.max()), 1, dtype=x.dtype)
-        values = []
-        for start, stop in zip(shard.starts.tolist(), shard.stops.tolist(), strict=True):
-            phi = torch.cat([x[start:stop], ones[: stop - start]], dim=1) if has_bias else x[start:stop]
-            values.append((phi @ phi.T if len(phi) <= width else phi.T @ phi).flatten())
-        return torch.cat(values)
+        values = torch.empty(int(ends[-1]), dtype=x.dtype)
+        for size in np.unique(shard.sizes).tolist():
+            alike = np.flatnonzero(shard.sizes == size)
+            for some in np.array_split(alike, -(-len(alike) * size * width * x.element_size() // CHUNK_BYTES)):
+                rows = torch.from_numpy(shard.starts[some][:, None] + np.arange(size)).flatten()
+                phi = x.index_select(0, rows).reshape(len(some), size, -1)
+                phi = torch.cat([phi, torch.ones_like(phi[..., :1])], dim=2) if has_bias else phi
+                found = phi @ phi.transpose(1, 2) if size <= width else phi.transpose(1, 2) @ phi
+                places = torch.from_numpy((ends - squares)[some])[:, None] + torch.arange(found[0].numel())
+                values[places] = found.flatten(1)
+        return values
 
     name = ("small matrices", shard.starts.tobytes(), shard.stops.tobytes())
     return Matrices(memory.recall(name, make).numpy(), ends - squares)

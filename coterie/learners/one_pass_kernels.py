@@ -275,6 +275,99 @@ def linear_steps_by_passes(  # type: ignore[no-untyped-def]
                 bias_sums[k, s] += weigh * offset
 
 
+@compiled
+def respond(y, first, n, bias, low, high, prior, scale, errors, gammas, share):  # type: ignore[no-untyped-def]
+    """Set `gammas`, (S, n), to the responsibilities of the models from `low` to `high` for a client's samples.
+
+    Args:
+        prior: Logarithm of the client's weight of each model, (S,).
+        scale: Factor of a squared error in -log L.
+        errors: Outputs of all models, (S, n), from which the targets are subtracted.
+        share: Sums of the responsibilities, (S,), which are written.
+
+    Returns:
+        The sum of the squared errors weighted by the responsibilities, and the sum of the log-likelihoods.
+    """
+    fit = likelihood = 0.0
+    for s in range(low, high):
+        share[s] = 0.0
+    for i in range(n):
+        top, total = -np.inf, 0.0
+        for s in range(low, high):
+            error = errors[s, i] + bias[s] - y[first + i]
+            errors[s, i] = error
+            gammas[s, i] = prior[s] - scale * np.float64(error) * np.float64(error)
+            top = max(top, gammas[s, i])
+        for s in range(low, high):
+            gammas[s, i] = exponential(gammas[s, i] - top)
+            total += gammas[s, i]
+        for s in range(low, high):
+            gamma = gammas[s, i] / total
+            gammas[s, i] = gamma
+            share[s] += gamma
+            fit += gamma * np.float64(errors[s, i]) * np.float64(errors[s, i])
+        likelihood += top + np.log(total)
+    return fit, likelihood
+
+
+@compiled
+def linear_mixture(  # type: ignore[no-untyped-def]
+    x, y, starts, stops, weight, bias, clusters, fixed, mass,
+    has_bias, rate, factor, keep, steps, by_share, prior, scale, shift, shares, likelihood,
+    bounds, chunk, last_chunk, weight_sums, bias_sums, own, loss,
+):  # fmt: skip
+    """Train all models, each sample weighted by the responsibilities of the models, with passes over the samples.
+
+    Args:
+        by_share: 1 if changes are weighted by the mean responsibilities, else 0.
+        prior: Logarithm of each client's weight of each model, (m, S).
+        scale, shift: -log L is `shift[r]` plus `scale[r]` times the squared error, (R,).
+        shares: Mean responsibilities, (m, S), which are written.
+        likelihood: Mean log-likelihoods, (m, R), which are written. Further arguments are those of
+            `linear_steps_by_passes`; `own` is the model with the largest mean responsibility.
+    """
+    most = longest(starts, stops, bounds[chunk], bounds[last_chunk])
+    errors, gammas = np.empty((len(weight), most), x.dtype), np.empty((len(weight), most))
+    factors, moved = np.empty(most, x.dtype), np.empty((1, most), x.dtype)
+    change = np.empty((1, weight.shape[1]), x.dtype)
+    kept = x.dtype.type(keep)
+    for k in range(chunk, last_chunk):
+        for c in range(bounds[k], bounds[k + 1]):
+            first, n = starts[c], stops[c] - starts[c]
+            outputs(x, first, n, weight, errors)
+            for r in range(own.shape[1]):
+                low, high = r * clusters, (r + 1) * clusters
+                fit, total = respond(y, first, n, bias, low, high, prior[c], scale[r], errors, gammas, shares[c])
+                loss[c, r], likelihood[c, r], own[c, r] = factor * fit / n, total / n - shift[r], low
+                for s in range(low, high):
+                    shares[c, s] /= n
+                    if shares[c, s] > shares[c, own[c, r]]:
+                        own[c, r] = s
+                    weigh = x.dtype.type(mass[c] * (shares[c, s] if by_share else 1.0))
+                    step = x.dtype.type(rate / n)
+                    change[:] = 0
+                    moved[:] = 0
+                    offset = x.dtype.type(0)
+                    for t in range(steps):
+                        if t > 0:
+                            outputs(x, first, n, change, moved)
+                        drift = x.dtype.type(0)
+                        for i in range(n):
+                            pull = x.dtype.type(gammas[s, i])
+                            factors[i] = -step * pull * (errors[s, i] + moved[0, i] + offset)
+                            drift += factors[i]
+                        if t > 0:
+                            offset *= kept
+                            for j in range(change.shape[1]):
+                                change[0, j] *= kept
+                        add_samples(x, first, n, factors, change, 0)
+                        if has_bias:
+                            offset += drift
+                    for j in range(change.shape[1]):
+                        weight_sums[k * len(weight) + s, j] += weigh * change[0, j]
+                    bias_sums[k, s] += weigh * offset
+
+
 # ---- logistic models -----------------------------------------------------------------------------------------------
 
 # Unlike those of a mathematical library, these functions are computed for several numbers at once.

@@ -35,7 +35,7 @@ from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Broadcast
 from coterie.core.registry import register
 from coterie.errors import TrainingError
-from coterie.methods.counting import count_solved
+from coterie.methods.counting import check_distinct, count_solved
 from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_all, group_means, join_by_loss
 from coterie.methods.initializers import clusters_of, one_model
 from coterie.methods.one_shot import InsideClusters
@@ -136,7 +136,9 @@ class FedGroup(InsideClusters, Initializer):
         if self.measure == "madc":
             distances = CosineGaps().server_pairwise({"own_change": updates})
             return torch.from_numpy(agglomerate(distances, "complete", K=K).labels)
-        return torch.from_numpy(kmeans(decomposed_cosines(updates, K).numpy(), K, seed).labels)
+        directions = decomposed_cosines(updates, K).numpy()
+        check_distinct(directions, K, "directions of the first updates")
+        return torch.from_numpy(kmeans(directions, K, seed).labels)
 
 
 def nearest_by_cosine(updates: Tensor, means: Tensor) -> Tensor:

@@ -76,26 +76,19 @@ class FlexCFL(FedGroup):
         cost, moved = Cost(), 0
         if self.migrate_every and state.round and state.round % self.migrate_every == 0:
             state, moved = self._migrated(run, state, cost)
-        step = super().step(run, state)
+        step = super().step(run, state).with_cost(cost)
         after = step.state
         if step.answered and self.eta_g:
             after = replace(after, clusters=self._approached(after.clusters))
-        return replace(
-            step,
-            state=after,
-            moved=step.moved + moved,
-            bytes_up=step.bytes_up + cost.bytes_up,
-            bytes_down=step.bytes_down + cost.bytes_down,
-        )
+        return replace(step, state=after, moved=step.moved + moved)
 
     def _migrated(self, run: Run, state: ServerState, cost: Cost) -> tuple[ServerState, int]:
         """Return the state after clients of this round have migrated, and their number."""
-        federation = run.federation
         broadcast = Broadcast(state.round, state.clusters)
-        reply = cost.count(federation.ask(Score(), broadcast, participants(run, state)))
+        reply = cost.count(run.federation.ask(Score(), broadcast, participants(run, state)))
         if not reply.clients:
             return state, 0
-        answered = torch.from_numpy(positions_of(federation, reply.clients))
+        answered = torch.from_numpy(positions_of(run.federation, reply.clients))
         losses = reply.rows["losses"].nan_to_num(nan=torch.inf)
         before = state.choice[answered, 0]
         after = better_groups(losses, before, self.tau)

@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.core.registry import register
+from coterie.core.state import ServerState
 from coterie.methods.base import RefitSettings, TieredMethod, TrialSettings
 from coterie.methods.race import Raced
+from coterie.methods.round import Step, tiered_round
+from coterie.methods.run import Run
 from coterie.options import Auto, option
 from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss
@@ -76,3 +79,7 @@ class IFCA(Raced, TrialSettings, RefitSettings, TieredMethod):
         return self.compose(
             assignment=LowestLoss(), stable_after=self.stable_after, resample=self.resample, refit=self.refit
         )
+
+    def step(self, run: Run, state: ServerState) -> Step:
+        """Run one round: clients choose a cluster and train its model; the server averages the members' models."""
+        return tiered_round(*self.raced(run, state))

@@ -38,7 +38,7 @@ from coterie.learners.logistic import Logistic
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.projected import ProjectedSgd
 from coterie.methods.base import Method
-from coterie.methods.counting import count_solved
+from coterie.methods.counting import check_distinct, count_solved
 from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_all, group_means, join_by_loss
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
@@ -289,6 +289,9 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
         by_halves = run.tiers.K is None and clustering.counts_by_halves(task[0].solver)
         counted = count_solved(run, *task, _compared(run, answered), cost) if by_halves else None
         K = counted.K if counted else run.tiers.K
+        if K is not None and len(answered) < K:
+            raise _few_solutions(len(answered), len(rejected), K)
+        check_distinct(rows.double().numpy(), K, "own solutions")
         partition = cluster_points(rows.double().numpy(), clustering.cluster_settings(K), run.seed, truth)
         found, labels[at] = dict(partition.facts), torch.from_numpy(partition.labels)
         if counted:
@@ -347,6 +350,14 @@ def _about_groups(run: Run, labels: Tensor) -> Iterator[str]:
         yield from small_groups(
             labels.numpy(), "client", "leave out clients with few samples and see whether it remains"
         )
+
+
+def _few_solutions(solved: int, rejected: int, K: int) -> TrainingError:
+    return TrainingError(
+        f"only {solved} of the {solved + rejected} clients that answered have a solution, but clusters={K}: the loss "
+        "of the others has no minimum (logistic regression on separable labels, or with a class missing), or "
+        "it diverged; use learner=logistic:l2=0.01, solver=steps with a smaller lr, or fewer clusters"
+    )
 
 
 def _no_solution(rejected: int) -> TrainingError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from coterie.core.state import ServerState
+from coterie.errors import ConfigError
 from coterie.learners.base import Learner
 from coterie.methods.base import TieredMethod
-from coterie.methods.round import Step
 from coterie.methods.run import Run
 from coterie.options import AUTO, Auto, option
 
@@ -24,7 +25,10 @@ SHARE, EACH = 0.25, 10
 
 @dataclass(frozen=True, kw_only=True)
 class Raced(TieredMethod):
-    """Base class of methods in which several random initialisations race and only the best one continues."""
+    """Base class of methods in which several random initialisations race and only the best one continues.
+
+    A subclass passes what `raced` returns to each round.
+    """
 
     race: int | Auto = option(
         AUTO,
@@ -41,6 +45,12 @@ class Raced(TieredMethod):
         needs="race",
     )
 
+    @classmethod
+    def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return `race=auto` if the user chooses the initial models: a recommended race may then have no effect."""
+        chosen = {"restarts", "init"} & given.keys()
+        return {**super().preferred(given), **({"race": AUTO} if chosen else {})}
+
     def with_decided_init(self, learner: Learner, clients: int, rounds: int | None) -> Self:
         """Race several initialisations if there are several clusters and enough rounds for a race."""
         usual = self.init.restarts == AUTO
@@ -50,18 +60,27 @@ class Raced(TieredMethod):
         share: float | Auto = self.race_share
         if share == AUTO and race > 0:
             share = min(1.0, max(SHARE, EACH * (self.count or 1) / clients))
-        decided = replace(self, race=race, race_share=share)
-        return decided._with_restarts(STARTS if several else 1)
+        decided = replace(self, race=race, race_share=share)._with_restarts(STARTS if several else 1)
+        if not race or decided.init.restart_count > 1:
+            return decided
+        if not usual:
+            raise ConfigError(
+                f"race={race} has no effect: models start from a single initialisation; set restarts to 2 or more, or "
+                "leave race out"
+            )
+        return replace(decided, race=0, race_share=AUTO)
 
-    def step(self, run: Run, state: ServerState) -> Step:
-        """Run one round: during a race some clients train all restarts, afterwards all clients train the best one."""
-        if self.race_rounds and state.clusters.restarts > 1:
-            if state.round < self.race_rounds:
-                assert self.race_share != AUTO, "decided when the run is planned"
-                run = replace(run, settings=replace(run.settings, participation=self.race_share))
-            else:
-                state = state.best_restart_only()
-        return super().step(run, state)
+    def raced(self, run: Run, state: ServerState) -> tuple[Run, ServerState]:
+        """Return the run and the state for the next round.
+
+        During a race, a share of the clients trains all restarts; after it, all clients train the best one.
+        """
+        if self.race_rounds == 0 or state.clusters.restarts == 1:
+            return run, state
+        if state.round >= self.race_rounds:
+            return run, state.best_restart_only()
+        assert self.race_share != AUTO, "decided when the run is planned"
+        return replace(run, settings=replace(run.settings, participation=self.race_share)), state
 
     @property
     def race_rounds(self) -> int:

@@ -18,6 +18,7 @@ from coterie.core.shard import ClientId, Positions
 from coterie.core.state import OBJECTIVE, UNKNOWN, ServerState
 from coterie.core.state_array import StateArray
 from coterie.core.threads import one_thread
+from coterie.methods.exchanges import Cost
 from coterie.methods.onboarding import Onboarded, onboard
 from coterie.methods.run import Run
 from coterie.methods.trials import RoundTrials
@@ -67,6 +68,10 @@ class Step:
     """Problems with clients, or with requests that could not be met."""
     diverged: bool = False
     """Whether no client had a finite update, which ends the training."""
+
+    def with_cost(self, cost: Cost) -> Step:
+        """Return the step with the bytes of further exchanges added."""
+        return replace(self, bytes_up=self.bytes_up + cost.bytes_up, bytes_down=self.bytes_down + cost.bytes_down)
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,7 @@ def _updated(run: Run, exchange: _Exchange) -> Step:
     averaged = _averaged(run, learned, received)
     trials = RoundTrials(run)
     after = regroup(tiers.procedure, _view(run, averaged, received, trials))
-    done = _step(run, exchange, replace(after.view.state, round=exchange.state.round + 1), moved)
+    done = _step(run, exchange, replace(after.view.state, round=exchange.state.round + 1), moved).with_cost(trials.cost)
     return replace(
         done,
         answered=len(answered),
@@ -202,8 +207,6 @@ def _updated(run: Run, exchange: _Exchange) -> Step:
         shares=_shares(tiers, exchange.state.clusters, reply),
         events=(*done.events, *after.events),
         tests=(*done.tests, *after.statistics),
-        bytes_up=done.bytes_up + trials.cost.bytes_up,
-        bytes_down=done.bytes_down + trials.cost.bytes_down,
         notes=(*done.notes, *too_few(tiers.averaging.combine, averaged.clusters, reply)),
     )
 
@@ -278,13 +281,11 @@ def _remember(run: Run, exchange: _Exchange, answered: Positions) -> tuple[Serve
 def _choices(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:
     """Return the new `choice` and `steady`, and the number of clients that moved in each restart."""
     rows = torch.from_numpy(answered)
-    before, after = state.choice[rows], reply.rows["cluster"].cpu()
+    before, after = state.choice.index_select(0, rows), reply.rows["cluster"].cpu()
     changed = (before != after) & (before != UNKNOWN)
     same = (before == after).all(dim=1)
-    choice, steady = state.choice.clone(), state.steady.clone()
-    choice[rows] = after
-    steady[rows] = torch.where(same, steady[rows] + 1, torch.zeros_like(steady[rows]))
-    return choice, steady, changed.sum(dim=0)
+    rounds = (state.steady.index_select(0, rows) + 1) * same
+    return state.choice.index_copy(0, rows, after), state.steady.index_copy(0, rows, rounds), changed.sum(dim=0)
 
 
 def _mean_loss(reply: Reply, restarts: int) -> Tensor:

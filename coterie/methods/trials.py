@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.client.resample import HALF, held_out_sizes
 from coterie.client.tasks.half_losses import HALVES, HalfLosses
 from coterie.client.tasks.half_update import HalfUpdate
 from coterie.core.clusters import Clusters, Params, flat, unflat
@@ -19,17 +21,30 @@ from coterie.core.shard import Positions
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.methods.exchanges import Cost
 from coterie.methods.run import Run
-from coterie.tiers.landmarks import Floats, assign_to_nearest_part
+from coterie.tiers.landmarks import assign_to_nearest_part
 from coterie.tiers.split_test import MIN_PART_SIZE, HeldOut, Parting, SplitTest, bipartition_by, gain_test, split_test
 from coterie.tiers.view import View
 
 TRIAL_LENGTH = 4
 """Length of training in a trial, in rounds: after a few small steps the models of parts hardly differ."""
-HALVINGS = 4
-"""Number of random halvings of the samples in a test of splits, whose evidence is pooled."""
-CLEAR_GAIN = 4.0
-"""Least gain of a split of networks, in standard errors. After the few rounds of a trial a network is far from its
-optimum, and separate models may gain for a while only; linear models are near their optimum."""
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """How trials divide samples, and which gain counts."""
+
+    halvings: int
+    """Number of random halvings of the samples, whose evidence is pooled."""
+    held_out: float
+    """Share of the samples in the half that tests the models."""
+    clear: float
+    """Least gain of a split, in standard errors."""
+
+
+FOR_NETWORKS = TrialSettings(halvings=4, held_out=HALF, clear=4.0)
+"""After the few rounds of a trial a network is far from its optimum, and separate models may gain for a while only."""
+FOR_LINEAR = TrialSettings(halvings=8, held_out=1 / 3, clear=-math.inf)
+"""Linear models train fast, and clients may have hardly more samples than coefficients: most samples train."""
 REFINEMENTS = 4
 """Number of times that the members of two parts move to the part whose model fits them better."""
 
@@ -56,11 +71,22 @@ class RoundTrials:
 
     def _halvings(self) -> Sequence[RoundTrials]:
         """Return the trials with each of several halvings of the clients' samples."""
-        return [replace(self, draw=draw) for draw in range(HALVINGS)]
+        return [replace(self, draw=draw) for draw in range(self.settings.halvings)]
+
+    @property
+    def settings(self) -> TrialSettings:
+        """How the trials of this run's learner train and test models."""
+        return FOR_LINEAR if isinstance(self.run.learner, GeneralisedLinear) else FOR_NETWORKS
+
+    @property
+    def _losses(self) -> HalfLosses:
+        """The task of computing losses on both halves."""
+        return HalfLosses(self.run.seed, self.draw, self.settings.held_out)
 
     def _held_out_sizes(self, view: View) -> Mapping[int, int]:
         """Return the number of held-out samples of each client, by its index in `View.answered`."""
-        return {place: int(size) // 2 for place, size in enumerate(self.run.federation.sizes[view.answered])}
+        sizes = held_out_sizes(self.run.federation.sizes[view.answered], self.settings.held_out)
+        return {place: int(size) for place, size in enumerate(sizes)}
 
     def _compared_parts(
         self, view: View, models: Clusters, partings: Sequence[Parting], least: int, most: int
@@ -83,7 +109,7 @@ class RoundTrials:
         losses = self._held_out_losses(view, models, candidates)
         return {
             one.model: {
-                parting: _held_out(losses, parts, (0, 1 + 2 * at, 2 + 2 * at))
+                parting: _held_out(losses, parts, (0, 1 + 2 * at, 2 + 2 * at), self.settings.held_out)
                 for at, (parting, parts) in enumerate(zip(own, one.parts, strict=True))
             }
             for one, own in zip(candidates, names, strict=True)
@@ -95,8 +121,7 @@ class RoundTrials:
         """Return the test of the best parting of a cluster; None if there is none."""
         sizes = self._held_out_sizes(view)
         halvings = {name: [each[name] for each in found if name in each] for name in partings}
-        least = -math.inf if isinstance(self.run.learner, GeneralisedLinear) else CLEAR_GAIN
-        tests = [split_test(k, own, sizes, level, least) for own in halvings.values() if own]
+        tests = [split_test(k, own, sizes, level, self.settings.clear) for own in halvings.values() if own]
         known = [test for test in tests if test is not None]
         return min(known, key=lambda test: (not test.accepted, test.p), default=None)
 
@@ -135,20 +160,33 @@ class RoundTrials:
             if _both_large(*parts):
                 candidates.append(self._candidate(view, rows, row, np.concatenate(parts), [parts]))
         losses = self._held_out_losses(view, models, candidates)
-        return {one.model: _held_out(losses, one.parts[0], (0, 1, 2)) for one in candidates}
+        return {one.model: _held_out(losses, one.parts[0], (0, 1, 2), self.settings.held_out) for one in candidates}
 
     def body_test(self, view: View, level: float) -> SplitTest | None:
-        """Return the test of separate bodies for the clusters; None if fewer than two clients answered.
+        """Return the test of separate bodies for the clusters; None if fewer than two clients answered."""
+        found = [each._with_own_bodies(view) for each in self._halvings()]
+        places = reduce(np.intersect1d, [losses.among(np.arange(len(view.answered))) for losses in found])
+        parts = [np.intersect1d(places, view.members(k)) for k in range(view.K)]
+        members = np.concatenate(parts)
+        if len(members) < MIN_PART_SIZE:
+            return None
+        held_out = np.mean([losses.at(members)["held_out"].numpy() for losses in found], axis=0)
+        sizes = self._held_out_sizes(view)
+        samples = np.array([sizes[int(member)] for member in members], dtype=np.float64)
+        return gain_test(0, parts, held_out, samples, level, "separate bodies")
+
+    def _with_own_bodies(self, view: View) -> _Rows:
+        """Return each client's losses with the shared body and with a body of its cluster, from one halving.
 
         Each head gets the mean update of its cluster's members. The body gets the mean update of all clients, or that
-        of the cluster's members.
+        of the cluster's members. Clients with infinite losses have no row.
         """
         like = view.clusters.all_models()
         rows = self._updates(view, Clusters(like, view.K), torch.arange(view.K))
         parts = [rows.among(view.members(k)) for k in range(view.K)]
         answered = np.concatenate(parts)
         if len(answered) < MIN_PART_SIZE:
-            return None
+            return _Rows({}, {})
         overall = self._mean(view, rows, answered)
         of_body = flat({name: torch.full_like(p[:1], name in view.clusters.shared) for name, p in like.items()})[0] > 0
         vectors, slots = [], torch.zeros(len(view.answered), 2, dtype=torch.int64)
@@ -157,13 +195,7 @@ class RoundTrials:
             own = self._mean(view, rows, places) if len(places) else torch.zeros_like(start)
             vectors += [start + torch.where(of_body.cpu(), overall, own), start + own]
         models = Clusters(_models(torch.stack(vectors), like), len(vectors))
-        losses = self._ask(HalfLosses(self.run.seed, draw=self.draw), view, models, slots, answered, {})
-        members = losses.among(answered)  # clients without a row had infinite losses
-        if len(members) < MIN_PART_SIZE:
-            return None
-        held_out: Floats = losses.at(members)["held_out"].numpy()
-        samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
-        return gain_test(0, parts, held_out, samples, level, "separate bodies")
+        return self._ask(self._losses, view, models, slots, answered, {})
 
     def _refined(self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Move every member to the part whose model has the lowest loss on the half of its samples that trained it.
@@ -180,7 +212,7 @@ class RoundTrials:
                 sent = first + 1 + 2 * min(parting, len(one.parts) - 1)
                 slots[torch.from_numpy(one.members), 2 * parting : 2 * parting + 2] = torch.tensor([sent, sent + 1])
         places = np.concatenate([one.members for one in candidates])
-        losses = self._ask(HalfLosses(self.run.seed, draw=self.draw), view, params, slots, places, {})
+        losses = self._ask(self._losses, view, params, slots, places, {})
         found = []
         for one in candidates:
             answered = losses.among(one.members)
@@ -214,7 +246,8 @@ class RoundTrials:
         run, tiers = self.run, self.run.tiers
         sent = slots[self._own(view)]
         places = np.array([place for place in self._testable(view) if sent[place] >= 0], dtype=np.int64)
-        task = HalfUpdate(tiers.local.prolonged(TRIAL_LENGTH), run.seed, tiers.distance, self.draw)
+        work = tiers.local.prolonged(TRIAL_LENGTH)
+        task = HalfUpdate(work, run.seed, tiers.distance, self.draw, self.settings.held_out)
         scalars = {"lr": tiers.local.rate(view.round, run.rounds)}
         return self._ask(task, view, models, sent[:, None], places, scalars)
 
@@ -274,7 +307,7 @@ class RoundTrials:
                     slots[at, 1 + 2 * parting] = pair + part
                     slots[at, 2 + 2 * parting] = pair + 1 - part
         places = np.concatenate([part for one in candidates for part in one.parts[0]])
-        return self._ask(HalfLosses(self.run.seed, draw=self.draw), view, params, slots, places, {})
+        return self._ask(self._losses, view, params, slots, places, {})
 
     def _ask(
         self,
@@ -333,14 +366,14 @@ def _both_large(one: Positions, two: Positions) -> bool:
     return min(len(one), len(two)) >= MIN_PART_SIZE
 
 
-def _held_out(rows: _Rows, parts: Sequence[Positions], columns: Sequence[int]) -> HeldOut:
+def _held_out(rows: _Rows, parts: Sequence[Positions], columns: Sequence[int], share: float) -> HeldOut:
     """Return these columns of the losses of the members of two parts; clients with infinite losses have no row."""
     members = rows.among(np.concatenate(parts))
     if not len(members):  # all trial models diverged, or no client answered
         nothing = np.zeros((0, len(columns)))
         return HeldOut(parts, members, nothing, nothing)
     trained, held_out = (rows.at(members)[name].numpy()[:, list(columns)] for name in HALVES)
-    return HeldOut(parts, members, held_out, trained + held_out)
+    return HeldOut(parts, members, held_out, (1 - share) * trained + share * held_out, 1 - share)
 
 
 def _rows_at(rows: Params, places: Positions) -> Params:

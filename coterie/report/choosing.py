@@ -1,4 +1,4 @@
-"""The section about the choice of the number of clusters by trial runs: answer, table and figure."""
+"""The choice of the number of clusters by trial runs: the answer, and the section with the table and the figure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ def section(run: RunData) -> dict[str, Any] | None:
         return None
     label = f"Held-out loss for 1 to {plural(len(found['table']), 'cluster')}; {found['clusters']} chosen"
     return {
-        "answer": answer(found),
         "how": how(found),
         "cautions": found["warnings"],
         "columns": COLUMNS,

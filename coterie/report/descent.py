@@ -87,9 +87,13 @@ def numbers_of_clusters(run: RunData) -> list[int]:
 
 def answer(records: Sequence[RoundRecord]) -> str:
     """Return text such as `from 1 to 4 clusters by 4 splits and 1 removal, the last after round 31`."""
-    happened = [(round_, event) for round_, event in _changes(records) if not _first_clients_in_one_cluster(event)]
+    changes = list(_changes(records))
+    happened = [(round_, event) for round_, event in changes if not _first_clients_in_one_cluster(event)]
     if not happened:
         unchanged = f"{plural(records[-1]['K'], 'cluster')} from the first round to the last"
+        if changes:
+            nearest = closest(records)
+            return f"{unchanged}: all clients joined it" + (f"; closest {nearest}" if nearest else "")
         return f"{unchanged}: {why_unchanged(records) or 'no step changed that'}"
     kinds: Counter[str] = Counter()
     for _, event in happened:

@@ -176,7 +176,7 @@ def support(found: Comparison) -> list[str]:
     chosen = [choosing.answer(main.first.metrics["chosen"])] if "chosen" in main.first.metrics else []
     sure = _sure(main) if _gain(found) else ""
     alternatives = worth.baselines_of(main.first)
-    compared = alternatives.sentences() if alternatives is not None and _several(main) else []
+    compared = alternatives.sentences() if alternatives is not None else []
     facts = [*chosen, *compared, *([f"{_capital(sure)}."] if sure else []), *facts]
     for base in found.baselines:
         edge = advantages(main, base)

@@ -110,6 +110,11 @@ def split_each(view: View, cut: Callable[[View, int], Cut | None], most: int | N
     return split(view, cuts if most is None else cuts[: max(0, most - view.K)], hard)
 
 
+def _warming_up(view: View, warmup: int) -> str:
+    """Return words about rounds in which no cluster is split yet; empty afterwards."""
+    return f"; no split before round {warmup + 1}" if view.round < warmup else ""
+
+
 def bipartition(distances: Floats) -> tuple[Positions, Positions]:
     """Return two parts by complete linkage, which keeps the largest distance inside a part small."""
     from scipy.cluster.hierarchy import cut_tree, linkage  # slow to import
@@ -157,8 +162,6 @@ class SplitByNorm(ProcedureStep):
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
-        if view.round < self.warmup:
-            return None
         return split_each(view, self._cut, self.max_clusters, self.hard)
 
     def _cut(self, view: View, k: int) -> Cut | None:
@@ -170,8 +173,9 @@ class SplitByNorm(ProcedureStep):
         largest = float(updates.norm(dim=1).max())
         limit = self.eps1 * largest if self.relative else self.eps1
         text = f"mean update {mean:.3g}, split below {limit:.3g}; largest {largest:.3g}, split above {self.eps2:.3g}"
+        text += _warming_up(view, self.warmup)
         view.statistics.append(Statistic(k, "mean update", mean, limit, "below", text, {"largest": largest}))
-        if not (mean < limit and largest > self.eps2):
+        if view.round < self.warmup or not (mean < limit and largest > self.eps2):
             return None
         compared, distances = view.pairwise(k, self.most)  # computed last, because most rounds return earlier
         first, second = bipartition(distances)
@@ -210,7 +214,7 @@ class SplitByGap(ProcedureStep):
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
-        if view.round < self.warmup or (self.max_clusters is not None and self.max_clusters <= view.K):
+        if self.max_clusters is not None and self.max_clusters <= view.K:
             return None
         found = [(k, *view.pairwise(k, self.most)) for k in range(view.K)]
         widest = max((one for one in found if len(one[1]) >= self.least), key=lambda one: one[2].max(), default=None)
@@ -218,8 +222,9 @@ class SplitByGap(ProcedureStep):
             return None
         k, members, distances = widest
         gap = float(distances.max() - distances.mean())
-        view.statistics.append(Statistic(k, "gap", gap, self.rho, "above", f"gap {gap:.3g}, rho {self.rho:g}"))
-        if gap < self.rho:
+        text = f"gap {gap:.3g}, rho {self.rho:g}{_warming_up(view, self.warmup)}"
+        view.statistics.append(Statistic(k, "gap", gap, self.rho, "above", text))
+        if view.round < self.warmup or gap < self.rho:
             return None
         why = f"largest distance {distances.max():.3g}, mean {distances.mean():.3g}: gap {gap:.3g}, rho {self.rho:g}"
         parts: Sequence[Positions] = [members[part] for part in bipartition(distances)]
@@ -314,8 +319,6 @@ class SplitBySpectrum(ProcedureStep):
         return 1 - float((math.e / self.eps1) ** (round_ / eps2))
 
     def server_propose(self, view: View) -> Regroup | None:
-        if view.round < self.warmup:
-            return None
         return split_each(view, self._cut, self.max_clusters, self.hard)
 
     def _cut(self, view: View, k: int) -> Cut | None:
@@ -324,9 +327,9 @@ class SplitBySpectrum(ProcedureStep):
             return None
         values, vectors = np.linalg.eigh(1 - distances)  # ascending
         alpha, threshold = float(values[-1]) / len(members), self.server_threshold(view.round)
-        text = f"alpha {alpha:.3g}, split below {threshold:.3g}"
+        text = f"alpha {alpha:.3g}, split below {threshold:.3g}{_warming_up(view, self.warmup)}"
         view.statistics.append(Statistic(k, "alpha", alpha, threshold, "below", text))
-        if alpha >= threshold:
+        if view.round < self.warmup or alpha >= threshold:
             return None
         first, second = two_means(vectors[:, -2:])  # orthonormal columns: the rows differ
         why = f"alpha {alpha:.3g} is below {threshold:.3g}"
@@ -369,7 +372,7 @@ class MergeAbove(ProcedureStep):
             return None
         parts, largest = linked_parts(vectors, self.tau)
         most = float(largest.max())
-        text = f"largest cosine {most:.3g}, tau {self.tau:g}"
+        text = f"largest cosine {most:.3g}, merged from tau {self.tau:g} on"
         view.statistics.append(Statistic(0, "cosine", most, self.tau, "above", text))
         sizes = view.sizes()
         others = [NewCluster((k,)) for k in range(view.K) if sizes[k] > 0 and k not in old]

@@ -1,6 +1,7 @@
 """Split tests that need no threshold: a cluster is split if its members clearly differ and separate models fit better.
 
-In a trial each client trains its cluster's model on a random half of its samples. The members of a cluster are divided
+In a trial each client trains its cluster's model on a random half of its samples (two thirds for linear models, whose
+clients may have hardly more samples than coefficients). The members of a cluster are divided
 into two parts by these updates (or by the distance of the method), and each part makes a model. Updates of few samples
 are noisy, so every member moves, a few times, to the part whose model has the lower loss on the half that trained it.
 The other half of a client's samples has trained neither model. On it, let
@@ -160,7 +161,9 @@ class HeldOut:
     losses: Floats
     """Loss of each of them under the cluster's model, its own part's model and the other part's model, (n, 3)."""
     on_all: Floats
-    """Sums of these losses on both halves, (n, 3)."""
+    """These losses on both halves, (n, 3)."""
+    trained: float = 0.5
+    """Share of the samples in the first half, which trained the models."""
 
     @property
     def gains(self) -> Floats:
@@ -178,12 +181,14 @@ class HeldOut:
 
         Let the true models of two parts with shares a and b of the samples differ by d, so that a member's loss under
         the other part's model is higher by d^2 / 2, without regard to the noise of the models. The gain is a b d^2 / 2
-        minus a term that is proportional to the variance of the models, and twice as many samples halve this term.
+        minus a term that is proportional to the variance of the models, and so to 1 / samples: models of all samples
+        have the share `trained` of it.
         """
         share = samples / samples.sum()
         first = float(share[np.isin(self.members, self.parts[0])].sum())
         apart = float(share @ (self.losses[:, 2] - self.losses[:, 1]))
-        return (float(share @ self.gains) + first * (1 - first) * max(0, apart)) / 2
+        without_noise = first * (1 - first) * max(0, apart)
+        return self.trained * float(share @ self.gains) + (1 - self.trained) * without_noise
 
     def placed(self) -> Sequence[Positions]:
         """Return the parts with every member in the part whose model fits all its samples better.

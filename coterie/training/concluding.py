@@ -21,7 +21,7 @@ from coterie.core.schema import Schema
 from coterie.core.state import ServerState, best_restart
 from coterie.errors import DivergenceWarning
 from coterie.evaluate.certainty import Certainty, ask_evidence, measure_certainty
-from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, training_losses
+from coterie.evaluate.clients import Own, Scores, Tuning, finetuned_scores, own_weights, training_losses
 from coterie.evaluate.regression import Labels
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
 from coterie.methods.rates import RATE
@@ -183,20 +183,19 @@ class FinalSnapshot(Snapshot):
 
     @cached_property
     def finetuned(self) -> Scores | None:
+        if self.tuning is None or not self.plan.may_evaluate:
+            return None
+        return finetuned_scores(self.plan.federation, self.clusters, self.asked, not self.classifies, self.tuning)
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """Fine-tuning of the clients' models; None if it was not asked for."""
         plan, rounds = self.plan, len(self.records)
-        if plan.settings.finetune is None or not plan.may_evaluate:
+        if plan.settings.finetune is None:
             return None
         # the proximal term serves rounds that end in an average, so fine-tuning does without it
-        return finetuned_scores(
-            plan.federation,
-            self.clusters,
-            self.asked,
-            rounds,
-            not self.classifies,
-            work=plan.tiers.local.without_prox(plan.settings.finetune),
-            lr=plan.tiers.local.rate(max(0, rounds - 1), plan.rounds),
-            seed=plan.settings.seed,
-        )
+        work = plan.tiers.local.without_prox(plan.settings.finetune)
+        return Tuning(work, plan.tiers.local.rate(max(0, rounds - 1), plan.rounds), plan.settings.seed, rounds)
 
     @cached_property
     def sample_agreement(self) -> Mapping[str, float]:
@@ -277,6 +276,7 @@ def _diagnostics(end: FinalSnapshot) -> Diagnostics | None:
         shares_models=end.shares_models,
         tested=None if plan.evaluated_on == "training data" else end.asked,
         kept=end.kept,
+        tuning=end.tuning if end.kept is None else None,
     )
 
 

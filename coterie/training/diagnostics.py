@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation
 from coterie.evaluate.baselines import Baselines, applies, compare_with_alternatives
-from coterie.evaluate.clients import Own
+from coterie.evaluate.clients import Own, Tuning
 from coterie.evaluate.groups import Groups, ask_profiles
 from coterie.evaluate.regression import Labels, regression_report
 from coterie.learners.base import Learner
@@ -56,6 +56,8 @@ class Diagnostics:
     """As `own`, with -1 for clients without held-out samples, (m,); None if no client has any."""
     kept: Own | None = field(kw_only=True)
     """State that clients keep and predict with; None if they predict with the model of their cluster."""
+    tuning: Tuning | None = field(kw_only=True)
+    """Fine-tuning of the models of the clusters by each client; None if it was not asked for."""
 
     @cached_property
     def coefficients(self) -> dict[str, Any] | None:
@@ -102,6 +104,7 @@ class Diagnostics:
                 self.tested,
                 round_=self.round,
                 by=self.kept,
+                tuning=self.tuning,
             )
 
     @cached_property

@@ -23,7 +23,7 @@ NAMED = 3
 """Largest number of clients that a sentence names."""
 MARGIN = 3.0
 """A training loss of this many times the reference counts as diverged."""
-FAR = 1e6
+FAR = 1e3
 """Largest factor by which initial models worse than one that ignores its input may raise the reference."""
 WIDE_MARGIN = 100.0
 """Margin if good models can be far above the reference: on held-out samples, after a change of clusters, with noise."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 5
 """Largest number of clients that an error names."""
 TRAINED, PLACED, SHARED = "training", "labelled rows", "one model"
+UNFIT = "labelled rows that fit no cluster"
 """Values of the column `placed_by`: how a client got its model."""
 OWN_COLUMNS = ("client", "cluster", "certainty", "placed_by", "prediction")
 """Columns of the predictions, before the probabilities of classes."""
@@ -144,6 +145,9 @@ class _RowPredictor:
                 cluster = int(result.weigh(*support).argmax())
                 certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
                 self._add(rows, samples, {"support": support}, cluster, certainty, PLACED)
+            if client in self.misfits:  # the certainty compares clusters of which none fits
+                for row in rows.tolist():
+                    self.certainties[row], self.placed[row] = None, UNFIT
             return True
         if result.serves_new_clients:
             self._add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
@@ -243,9 +247,13 @@ def warn_of_spellings(new: Sequence[ClientId], known: Iterable[ClientId]) -> Non
     trained = {same_name(name): name for name in known} if new else {}
     alike = [(name, trained[same_name(name)]) for name in new if same_name(name) in trained]
     if alike:
-        count = "1 client is" if len(alike) == 1 else f"{len(alike)} clients are"
+        count = (
+            "1 client is treated as new, but has"
+            if len(alike) == 1
+            else f"{len(alike)} clients are treated as new, but have"
+        )
         warnings.warn(
-            f"{count} treated as new, but almost have the name of one that trained (such as {shown(alike[0][0])} and "
+            f"{count} almost the name of one that trained (such as {shown(alike[0][0])} and "
             f"{shown(alike[0][1])}): write the names as in the training data",
             ColumnWarning,
             stacklevel=3,

@@ -395,8 +395,8 @@ class Result:
 
         Returns:
             Columns `id` (under its own name), `client`, `cluster`, `certainty` (probability that the client belongs to
-            this cluster, if available), `placed_by` ("training", "labelled rows" or "one model"), `prediction`, and
-            "probability CLASS" for each class.
+            this cluster, if available and one fits), `placed_by` ("training", "labelled rows", "labelled rows that fit
+            no cluster" or "one model"), `prediction`, and "probability CLASS" for each class.
 
         Raises:
             InputError: if the run was not made from a table, the rows do not fit, or a new client has no labelled rows

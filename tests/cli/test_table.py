@@ -233,7 +233,9 @@ def test_the_last_column_with_the_name_of_a_target_is_suggested():
 def test_the_command_line_runs_as_a_module(module, monkeypatch, capsys):
     """A module that does nothing and exits with 0 would look like success."""
     monkeypatch.setattr(sys, "argv", ["coterie", "--version"])
-    monkeypatch.delitem(sys.modules, module, raising=False)  # it is run, not imported
+    parent, _, name = module.rpartition(".")
+    monkeypatch.setattr(sys.modules[parent], name, sys.modules[module])  # which the import below replaces
+    monkeypatch.delitem(sys.modules, module)  # it is run, not imported
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     assert ended.value.code == 0

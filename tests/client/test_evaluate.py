@@ -88,8 +88,8 @@ def test_held_out_samples_are_used_where_there_are_any():
     train = make_shard([(np.array([[1.0]]), np.array([1.0]))])
     test = make_shard([(np.array([[1.0]]), np.array([4.0]))])
     sent = Broadcast(0, line_models(1), each={"own": torch.tensor([0])})
-    assert ClientGroup(LINE, train, None).serve(Evaluate(), sent).rows["score"].tolist() == [0]
-    assert ClientGroup(LINE, train, test).serve(Evaluate(), sent).rows["score"].tolist() == [9]
+    assert Evaluate().run(ClientGroup(LINE, train, None), sent).rows["score"].tolist() == [0]
+    assert Evaluate().run(ClientGroup(LINE, train, test), sent).rows["score"].tolist() == [9]
 
 
 def test_taking_clients_takes_training_and_test_together():

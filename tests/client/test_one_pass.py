@@ -8,6 +8,8 @@ import torch
 
 from coterie.client import one_pass
 from coterie.client.group import ClientGroup
+from coterie.client.kept import KEPT_WEIGHTS
+from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import ALL, Broadcast
@@ -17,7 +19,7 @@ from coterie.learners import make_learner
 from coterie.learners.local_training import FullBatch, MiniBatch
 from coterie.privacy.mechanism import Privacy
 from coterie.server.averaging import Averaging
-from coterie.tiers.assignment import Assigned, LowestLoss, SingleCluster, SoftmaxLoss
+from coterie.tiers.assignment import Assigned, EMMixture, LowestLoss, SingleCluster, SoftmaxLoss
 from coterie.tiers.composition import Tiers
 from coterie.tiers.objective import Ratio
 from tests.core.make import make_shard, regression_data
@@ -81,6 +83,55 @@ def test_a_round_in_one_pass_gives_the_same_reply(name, engine):
     check_same(found, expected)
 
 
+MIXTURES = {
+    "1 step": {},
+    "4 steps": {"local": FullBatch(steps=4)},
+    "proximal": {"local": FullBatch(steps=3, prox=0.3)},
+    "by samples": {"averaging": Averaging(client_weight="samples", over="responsibility")},
+    "by responsibility": {"averaging": Averaging(over="responsibility")},
+}
+
+
+@pytest.mark.parametrize("usual", [torch.inf, 0.7], ids=["first", "later"])
+@pytest.mark.parametrize("spec", ["linear", "linear:bias=true,half=false"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_round_of_mixtures_in_one_pass_gives_the_same_reply_and_the_same_state(name, spec, usual):
+    learner = make_learner(spec, Profile((3,), None))
+    shard = make_shard(regression_data(SIZES, 3))
+    task = task_of(**{"assignment": EMMixture(), "local": FullBatch(steps=1), **MIXTURES[name]})
+    clusters = Clusters(learner.start(range(4), torch.float64), 2, restarts=2)
+    replies, kept = [], []
+    for compiles in (True, False):
+        states = ClientStates.of(len(SIZES))
+        random = torch.Generator().manual_seed(1)
+        before = torch.rand(len(SIZES), 2, 2, generator=random, dtype=torch.float64).softmax(dim=2)
+        states.write(EVERYONE, 0, {KEPT_WEIGHTS: before})
+        accepted = torch.tensor([0, -1, 0, 0, 0, -1])  # two newcomers
+        common = {"loss": torch.tensor([usual, 0.5], dtype=torch.float64)}
+        broadcast = Broadcast(1, clusters, scalars={"lr": 0.1}, each={"accepted": accepted}, common=common)
+        engine = Simulated(ClientGroup(learner, shard, compiles=compiles, states=states))
+        replies.append(engine.ask(task, broadcast, EVERYONE).reply)
+        kept.append(states.store.arrays[KEPT_WEIGHTS])
+    found, expected = replies
+    assert found.paths == (one_pass.PATH,)
+    assert one_pass.PATH not in expected.paths
+    check_same(found, expected)
+    torch.testing.assert_close(*kept, rtol=1e-12, atol=1e-14)
+
+
+def test_a_mixture_without_finite_losses_is_computed_block_by_block():
+    data = regression_data(SIZES, 3)
+    data[2] = (data[2][0] * 1e200, data[2][1])
+    task, group = task_of(EMMixture()), federation(True, data).group
+    clusters = Clusters(LINEAR.start(range(2), torch.float64), 2)
+    each, common = {"accepted": torch.full((len(SIZES),), -1)}, {"loss": torch.tensor([1.0], dtype=torch.float64)}
+    sent = Broadcast(0, clusters, scalars={"lr": 0.1}, each=each, common=common)
+    alone = replace(group, states=ClientStates.of(len(SIZES)))
+    reply = Simulated(alone).ask(task, sent, EVERYONE).reply
+    assert one_pass.PATH not in reply.paths
+    assert reply.rejected == ("c2",)
+
+
 def test_a_client_whose_change_overflows_is_left_out():
     data = regression_data(SIZES, 3)
     data[2] = (data[2][0] * 1e200, data[2][1])
@@ -99,6 +150,7 @@ class Contrary(LowestLoss):
 
 OTHERWISE = {
     "soft": task_of(SoftmaxLoss(temperature=1.0)),
+    "weights of samples": task_of(EMMixture(mu=0.4)),
     "own rule": task_of(Contrary()),
     "mini-batches": task_of(local=MiniBatch(batch_size=2)),
     "rows": replace(task_of(), send_each=True),

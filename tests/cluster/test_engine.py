@@ -5,14 +5,17 @@ import os
 import signal
 import time
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
 
 import coterie
+from coterie.cluster import engine
 from coterie.cluster.connection import Connection, disconnect
 from coterie.engines.sequential import Sequential
 from coterie.errors import ConfigError, InputError, SmallWorkWarning, WorkerError
+from coterie.experiments.pools import OnExecutor
 from coterie.testing.checks import Case, small_federation, small_module
 from coterie.training.planning import prepare
 from tests.cluster import work
@@ -114,6 +117,34 @@ def test_a_killed_worker_changes_nothing_but_the_time(local, connection):
     assert_identical(here(case), coterie.training.fitting.carry_out(plan, callbacks=[kill]))
 
 
+class DoneAndLost:
+    """The future of a result that was lost with its worker."""
+
+    def done(self):
+        return True
+
+    def result(self, timeout):
+        raise TimeoutError
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_worker_that_ends_while_it_is_checked_is_not_awaited(done, local, connection, monkeypatch):
+    ended, present = {"tcp://127.0.0.1:1": {"nthreads": 1}}, Connection._known
+    looks = [ended, ended]
+    monkeypatch.setattr(Connection, "_known", lambda self: looks.pop() if looks else present(self))
+    fresh = Connection(local.address, connection.client)
+    fresh.pending = {"tcp://127.0.0.1:1": DoneAndLost()} if done else {}
+    assert fresh.workers().keys() == present(fresh).keys() & fresh.checked
+    assert not looks
+    assert ended.keys().isdisjoint(fresh.pending)
+
+
+def test_a_worker_without_the_package_is_named(local, connection, monkeypatch):
+    monkeypatch.setattr("coterie.cluster.connection.PACKAGE", "not-installed")
+    with pytest.raises(ConfigError, match=r"worker tcp.* cannot import not-installed: install the same packages"):
+        Connection(local.address, connection.client).workers()
+
+
 def test_an_interrupted_run_continues_with_other_workers_and_the_stored_number_of_shards(local, tmp_path):
     data, out = small_federation("logistic"), tmp_path / "run"
     options = {"rounds": 4, "clusters": 2, "local_steps": 2, "lr": 0.1, "seed": 1, "checkpoint_every": 1}
@@ -194,3 +225,36 @@ def test_workers_load_their_own_clients_from_files(local, tmp_path):
     there = coterie.training.fitting.carry_out(plan, tmp_path / "run")
     assert_identical(there, coterie.fit(stored, "ifca", validation=0.2, **options))
     assert there.config["scenario"] == "parquet"
+    tested = coterie.from_parquet_dir(tmp_path / "stored", test=tmp_path / "stored", client="client", target="target")
+    scored = [
+        coterie.fit(tested, "ifca", **options, **more) for more in ({"engine": "dask", "workers": local.address}, {})
+    ]
+    assert scored[0].metrics["rmse"] == scored[1].metrics["rmse"]
+
+
+def test_workers_read_the_rows_of_a_mapped_file(local, tmp_path, monkeypatch):
+    random, sizes = np.random.default_rng(0), [4, 9, 5, 7, 5, 6, 8]
+    np.save(tmp_path / "x.npy", random.standard_normal((3 + sum(sizes), 50)))
+    mapped, y = np.load(tmp_path / "x.npy", mmap_mode="r")[3:], random.standard_normal(sum(sizes))
+    options = {"clusters": 2, "rounds": 2, "lr": 0.1, "init": "random", "shards": 3, "dtype": "float64"}
+    there = options | {"engine": "dask", "workers": local.address}
+    monkeypatch.setattr(engine, "MOST_SENT", mapped.nbytes // 2)
+    assert_identical(
+        coterie.fit(coterie.from_rows(mapped, y, sizes), "ifca", **options),
+        coterie.fit(coterie.from_rows(mapped, y, sizes), "ifca", **there),
+    )
+    with pytest.raises(ConfigError, match="exist in this process only"):
+        coterie.fit(coterie.from_rows(np.array(mapped), y, sizes), "ifca", **there)
+    changed = coterie.from_rows(mapped, y + 1, sizes)
+    (tmp_path / "x.npy").unlink()
+    with pytest.raises(
+        InputError, match=r"a worker cannot read .*x.npy \(.*\): put it on a disk that all machines share"
+    ):
+        coterie.fit(changed, "ifca", **there)
+
+
+def test_jobs_may_be_in_modules_that_only_this_process_finds(connection, tmp_path, monkeypatch):
+    (tmp_path / "own_jobs.py").write_text("def triple(job):\n    return 3 * job\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    jobs = OnExecutor(connection.executor())
+    assert dict(jobs.run(import_module("own_jobs").triple, [1, 2], lambda running: None, tmp_path)) == {1: 3, 2: 6}

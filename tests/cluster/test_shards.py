@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 import coterie
 from coterie.cluster.address import read_workers
 from coterie.cluster.engine import SHARDS, DaskShards, shard_count
-from coterie.cluster.shard_data import ShardRecipe, decode_shard, encode_shard, framed, in_folder, shard_of, unframed
+from coterie.cluster.shard_data import (
+    ShardRecipe,
+    decode_shard,
+    encode_shard,
+    framed,
+    in_folder,
+    shard_of,
+    stored_part,
+    unframed,
+)
 from coterie.cluster.worker import Kept
 from coterie.core.client_state import NEVER, ROUNDS, ClientStateStore, joined_rows
 from coterie.core.messages import Reply
+from coterie.data.arrays import stored_rows
 from coterie.engines.shards import Answer, Cut, reduce_pairwise
 from coterie.errors import ConfigError, CoterieError, InputError, TrainingError
 from coterie.methods.settings import RunSettings
@@ -127,6 +137,21 @@ def test_data_that_is_changed_loses_its_source():
     assert coterie.core.validation.validation_split(data, 0.2, 0).source is None
     assert data.take([0, 1]).source is None
     assert data.training_only().source is data.source
+
+
+def test_the_place_of_rows_in_a_file_is_known_for_parts_of_a_map_only(tmp_path):
+    rows = np.arange(40.0, dtype=np.float32).reshape(10, 4)
+    np.save(tmp_path / "x.npy", rows)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    found = stored_rows(mapped[2:][1:]).part(1, 3)
+    read = np.fromfile(found.path, found.dtype, 8, offset=found.offset).reshape(found.shape)
+    np.testing.assert_array_equal(read, rows[4:6])
+    for other in (rows, mapped[:, :2], mapped + 0, np.load(tmp_path / "x.npy", mmap_mode="c")):
+        assert stored_rows(other) is None
+    data = coterie.from_rows(mapped, np.arange(10.0), [3, 2, 5])
+    assert stored_part(data, np.array([1, 2])).shape == (7, 4)
+    assert stored_part(data.take([0, 2]), np.array([0, 1])) is None
+    assert coterie.core.validation.validation_split(data, 0.4, 0).stored is None
 
 
 def test_kept_values_are_dropped_in_the_order_of_their_last_use():

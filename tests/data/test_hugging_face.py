@@ -178,3 +178,24 @@ def test_columns_that_do_not_fit_are_refused(make, given, error, message):
 def test_anything_else_is_refused(source):
     with pytest.raises(InputError, match="expected a"):
         coterie.from_hf(source, client="a", target="b")
+
+
+def test_predictions_take_the_rows_as_the_training_took_them(make):
+    """Classes are columns of names in both, and columns of arrays are not read."""
+    ages = [float(i % 7) for i in range(40)]
+    columns = {
+        "site": (list("ab") * 20, Value("string")),
+        "ward": ([i // 2 % 2 for i in range(40)], ClassLabel(["north", "south"])),
+        "age": (ages, Value("float64")),
+        "out": ([float(i % 7) + 5 * (i // 2 % 2) for i in range(40)], Value("float64")),
+        "scan": (np.zeros((40, 2, 3)).tolist(), Array2D((2, 3))),
+    }
+
+    def visits(*names):
+        return make({name: columns[name][0] for name in names}, **{name: columns[name][1] for name in names})
+
+    data = coterie.from_hf(visits("site", "ward", "age", "out"), client="site", target="out", holdout=0)
+    result = coterie.fit(data, "fedavg", rounds=30)
+    expected = result.predict({"ward": ["north", "north", "south", "south"] * 10, "age": ages}, client="a")
+    np.testing.assert_allclose(result.predict(visits("ward", "age"), client="a"), expected)
+    np.testing.assert_allclose(result.predict(visits("scan", "ward", "age"), client="a"), expected)

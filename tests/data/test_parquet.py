@@ -95,3 +95,42 @@ def test_the_index_is_read_again_when_a_file_changes(tmp_path):
     write(folder, client=["a", "a", "b"], target=[1.0, 2.0, 3.0], x=[1.0, 2.0, 3.0])
     assert index_of(str(folder), "client").sizes.tolist() == [2, 1]
     assert before.sizes.tolist() == [1, 1]
+
+
+def with_tests(folder, sizes=(3, 0, 2, 4, 1, 2), order=None):
+    """Write clients and their test samples to two folders; some clients may have none."""
+    data = coterie.scenario("mixed-regression", clients=6, seed=2)
+    x, y = data.test.x.numpy(), data.test.y.numpy()
+    ids = [client for client, size in zip(data.clients, sizes, strict=True) if size]
+    held_out = coterie.from_rows(x[: sum(sizes)], y[: sum(sizes)], [size for size in sizes if size], ids=ids)
+    held_out = held_out if order is None else held_out.take(order)
+    return coterie.to_parquet_dir(data, folder / "train"), coterie.to_parquet_dir(held_out, folder / "test", files=2)
+
+
+def test_test_samples_come_from_another_folder(tmp_path):
+    train, test = with_tests(tmp_path)
+    stored = coterie.from_parquet_dir(train, test=test, client="client", target="target")
+    assert stored.tested.tolist() == [True, False, True, True, True, True]
+    loaded, some = stored.in_memory(), stored.source.load_some(np.array([1, 2]))
+    assert loaded.test.sizes.tolist() == [3, 0, 2, 4, 1, 2]
+    whole = coterie.scenario("mixed-regression", clients=6, seed=2).test
+    np.testing.assert_array_equal(loaded.test.x.numpy(), whole.x.numpy()[:12])
+    np.testing.assert_array_equal(some.test.y.numpy(), whole.y.numpy()[3:5])
+    assert some.test.sizes.tolist() == [0, 2]
+    assert stored.source.load_some(np.array([1])).test.sizes.tolist() == [0]
+    alone = stored.training_only()
+    assert alone.tested is None
+    assert alone.in_memory().test is None
+    assert alone.fingerprint() != stored.fingerprint()
+
+
+def test_mistakes_in_the_folder_of_test_samples(tmp_path):
+    train, test = with_tests(tmp_path, order=[1, 0, 2])
+    with pytest.raises(InputError, match="not in the order of the training samples"):
+        coterie.from_parquet_dir(train, test=test, client="client", target="target")
+    other = coterie.to_parquet_dir(coterie.scenario("mixed-regression", clients=7), tmp_path / "other")
+    with pytest.raises(InputError, match="client 'client-6' has no training samples"):
+        coterie.from_parquet_dir(train, test=other, client="client", target="target")
+    narrow = coterie.to_parquet_dir(coterie.scenario("mixed-regression", clients=6, dimension=4), tmp_path / "narrow")
+    with pytest.raises(InputError, match="column 'x4' is missing, or not of type double"):
+        coterie.from_parquet_dir(train, test=narrow, client="client", target="target")

@@ -223,7 +223,7 @@ def test_clients_that_differ_only_in_case_are_named():
 def test_clients_without_a_target_are_counted():
     y = [None if site == "s3" else value for site, value in zip(SITES, Y, strict=True)]
     found = outcome({"site": SITES, "x": X, "y": y}, "site")
-    assert "5 clients, 100 rows; 1 clients have no row with a target" in found
+    assert "5 clients, 100 rows; 1 client has no row with a target" in found
 
 
 def test_python_users_are_warned_of_what_is_left_out():
@@ -484,7 +484,9 @@ def test_a_new_client_that_fits_no_cluster_is_warned_of(grouped):
     rows = rows_of(y, np.ones(N, dtype=bool))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result.predict_frame(rows, client="site")
+        found = result.predict_frame(rows, client="site")
+    assert set(found["placed_by"]) == {"labelled rows that fit no cluster"}
+    assert found["certainty"].isna().all(), "a certainty compares clusters, of which none fits"
     assert [str(each.message)[:40] for each in caught] == ["1 new client fits no cluster ('new'): th"]
     for ask in (result.weigh, result.assign, result.certainty, lambda table: result.predict({"x": X}, support=table)):
         with pytest.warns(ColumnWarning, match="the labelled samples fit no cluster"):

@@ -38,6 +38,8 @@ def note(name: str, **changed: object) -> str:
     ("usual", "code", "shown"),
     [
         (RANDOM.integers(1, 6, N).astype(float), 9, "9"),
+        (RANDOM.integers(1, 3, N).astype(float), 9, "9"),
+        (RANDOM.integers(0, 2, N).astype(float), -9, "-9"),
         (RANDOM.integers(18, 60, N).astype(float), -1, "-1"),
         (RANDOM.integers(18, 60, N).astype(float), 99, "99"),
         (RANDOM.normal(130, 10, N), 0, "0"),
@@ -60,6 +62,9 @@ def test_a_frequent_extreme_that_stands_apart_may_be_a_code_for_missing_values(u
         RANDOM.poisson(2, N),
         np.where(EVERY_TENTH, 0, RANDOM.uniform(1, 90, N)),
         RANDOM.choice([10.0, 20.0, 90.0], N),
+        RANDOM.choice([1, 5, 9], N),
+        RANDOM.choice([-1, 0, 1], N),
+        RANDOM.choice([0, 1, 50], N),
     ],
 )
 def test_scales_counts_and_amounts_are_not_suspected(usual):
@@ -272,3 +277,46 @@ def test_years_may_name_columns(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)
         assert coterie.from_table(path, client="site", target="y").schema.feature_names == ("2019", "2020")
+
+
+def of_clients(**columns):
+    """Forty rows of eight clients."""
+    random = np.random.default_rng(0)
+    table = {"site": [f"s{i % 8}" for i in range(40)], "x": random.normal(size=40), "y": random.normal(size=40)}
+    return coterie.from_table(table | columns, client="site", target="y", holdout=0)
+
+
+@pytest.mark.parametrize("classes", [["no", "yes", "rare"], [0, 1, 2]])
+def test_a_class_that_a_single_client_has_is_noted(classes):
+    labels = [classes[2] if i in (3, 11) else classes[i // 8 % 2] for i in range(40)]
+    with pytest.warns(ColumnWarning, match=f"class '{classes[2]}' is at one client only"):
+        data = coterie.from_table(
+            {"site": [f"s{i % 8}" for i in range(40)], "x": np.arange(40) % 7, "y": labels},
+            client="site",
+            target="y",
+            task="classification",
+        )
+    assert len(data.schema.classes) == 3
+
+
+def test_clients_without_any_value_of_a_column_are_counted():
+    random = np.random.default_rng(1)
+    values = [None if i % 8 in (2, 5) else value for i, value in enumerate(random.normal(size=40).tolist())]
+    with pytest.warns(ColumnWarning, match="2 clients have no value at all, so that its effect is unknown there"):
+        of_clients(dose=values)
+    with pytest.warns(ColumnWarning, match="1 client has no value at all"):
+        of_clients(ward=[None if i % 8 == 2 else "ab"[i // 8 % 2] for i in range(40)])
+
+
+def test_one_date_or_nothing_is_not_called_constant():
+    with pytest.warns(ColumnWarning, match="always 2024-03-01 or missing in training rows: to use whether it is"):
+        data = of_clients(discharged=[None if i % 3 else "2024-03-01" for i in range(40)])
+    assert data.schema.feature_names == ("x",)
+
+
+@pytest.mark.parametrize("only", ["positive", 1])
+def test_rows_without_the_only_class_may_be_the_other_class(only):
+    table = {"site": ["a", "b"] * 20, "x": list(range(40)), "y": [only if i % 3 else None for i in range(40)]}
+    message = rf"target 'y' is '?{only}'? or missing \(14 rows\).*if missing means another class, write it"
+    with pytest.raises(InputError, match=message):
+        coterie.from_table(table, client="site", target="y")

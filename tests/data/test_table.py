@@ -318,7 +318,7 @@ def without(name: str) -> dict[str, list]:
         (TABLE | {"x": [[1], [2], [3], [4], [5], [6], [7], [8]]}, {}, "one-dimensional"),
         ({"school": list("aabb"), "kind": ["c"] * 4, "score": [1.0, 2, 3, 4]}, {}, "no feature is left .*kind: const"),
         (without("x") | {"n": [b"1", b"two"] * 4}, {"features": "n"}, "feature 'n' cannot be used: holds .S3"),
-        (42, {}, "expected a DataFrame, an Arrow table or a path to .csv or .parquet, got int"),
+        (42, {}, "expected a DataFrame, an Arrow table, a Dataset or a path to .csv or .parquet, got int"),
         ("nowhere.csv", {}, "nowhere.csv is no file"),
     ],
 )  # fmt: skip

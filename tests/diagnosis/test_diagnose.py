@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from coterie.client.group import ClientGroup
 from coterie.data import from_arrays
+from coterie.diagnosis.advice import tuning_steps
 from coterie.diagnosis.consequences import placing_probability
 from coterie.diagnosis.diagnose import diagnose, diagnose_clients
 from coterie.diagnosis.mixture import Mixture
-from coterie.diagnosis.values import Diagnosis
+from coterie.diagnosis.values import Diagnosis, Estimate, Gain
 from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
@@ -63,7 +66,24 @@ def test_without_differences_one_model_is_recommended(classes):
 def test_a_smooth_spread_is_not_cut_into_groups():
     found = diagnose(federation(smooth=True, clients=40))
     assert found.structure.kind == "continuum"
-    assert found.recommendation.settings() == {"finetune": 5}
+    assert found.recommendation.method == "fedavg"
+    assert 5 <= found.recommendation.settings()["finetune"] <= 100
+
+
+@pytest.mark.parametrize(
+    ("classes", "effect", "personal", "steps"),
+    [(None, 0.0, 0.0, 5), (None, 2.0, 2.0, 19), (None, 2.0, -1.0, 15), (None, 2.0, 4.0, 100), (2, 2.0, 0.0, 15)],
+)
+def test_steps_of_fine_tuning_follow_the_spread(classes, effect, personal, steps):
+    """A variance of 4 and noise 4 - 2: r = 30 * (4 / 2) / 3 = 20, and 6 log(21) = 18.3; for classes, r = 10.
+
+    If a model for each client does not help, noise is all of the loss: r = 10, 6 log(11) = 14.4.
+    """
+    nothing = Estimate(0, 0, 0)
+    gain = Gain("loss", 4.0, nothing, nothing, 4.0, None, Estimate(personal, personal, personal))
+    base = diagnose(federation(classes, clients=8))
+    shift = replace(base.shift, model=replace(base.shift.model, effect=Estimate(effect, effect, effect)))
+    assert tuning_steps(shift, gain, replace(base.facts, median=30, features=2)) == steps
 
 
 def test_every_engine_and_cut_gives_the_same():

@@ -47,10 +47,18 @@ class Watched(ClientGroup):
     def take(self, positions: np.ndarray, remember: bool = True) -> ClientGroup:
         return Watched(self.learner, self.train.take(positions), None, seen=self.seen)
 
-    def serve(self, task: Task, broadcast: Broadcast) -> Reply:
+    def carries_out(self, task: Task) -> Task:
+        return WatchedTask(task)
+
+
+@dataclass(frozen=True)
+class WatchedTask(Task):
+    task: Task
+
+    def run(self, clients: Watched, broadcast: Broadcast) -> Reply:
         held = broadcast.clusters.params["weight"].shape[0]
-        self.seen.append((len(self.train), held, torch.get_num_threads()))
-        return super().serve(task, broadcast)
+        clients.seen.append((len(clients.train), held, torch.get_num_threads()))
+        return self.task.run(clients, broadcast)
 
 
 def watched(clients: int) -> Simulated:

@@ -9,7 +9,19 @@ import pytest
 
 import coterie
 from coterie.errors import ColumnWarning
-from coterie.evaluate.baselines import ALONE, KEYS, MIXED, POOLED, RUN, SITE, Baselines, area, difference, summarise
+from coterie.evaluate.baselines import (
+    ALONE,
+    KEYS,
+    MIXED,
+    POOLED,
+    RUN,
+    SITE,
+    TUNED,
+    Baselines,
+    area,
+    difference,
+    summarise,
+)
 from coterie.evaluate.mixed_model import mixed_model_rmse, pooled_rmse
 from coterie.evaluate.site_models import SiteModel
 
@@ -79,7 +91,7 @@ def fitted():
 def test_the_candidates_of_a_regression_are_what_they_say(fitted):
     data, result = fitted
     found = result.baselines()
-    assert [each.key for each in found.candidates] == list(KEYS)
+    assert [each.key for each in found.candidates] == [key for key in KEYS if key != TUNED]
     own = np.array([client.score for client in result.clients])
     np.testing.assert_allclose([row[0] for row in found.scores], own, rtol=1e-9)
     np.testing.assert_allclose([row[KEYS.index(POOLED)] for row in found.scores], pooled_rmse(data), rtol=1e-6)
@@ -103,6 +115,21 @@ def test_a_model_alone_is_least_squares_or_the_pooled_one(fitted):
         held = slice(test.starts[i], test.stops[i])
         errors = test.x[held].numpy() @ theta[:2] + theta[2] - test.y[held].numpy()
         assert row[place] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_fine_tuned_models_are_one_of_the_candidates(classes):
+    result = coterie.fit(three_groups(classes), "fedavg", finetune=30, rounds=20)
+    found = result.baselines()
+    tuned = found.candidates[-1]
+    assert (tuned.key, tuned.name) == (TUNED, "this run, fine-tuned")
+    own = np.array([client["finetuned"] for client in result.clients])
+    np.testing.assert_allclose([row[-1] for row in found.scores], own, rtol=1e-9)
+    assert found.difference(TUNED).verdict == "worse", "one model does not fit clients of opposite slopes"
+    loss = "log loss" if classes else "RMSE"
+    text = f"The fine-tuned model of each client predicts better than the model of this run: {loss}"
+    assert any(line.startswith(text) for line in found.sentences())
+    assert Baselines.from_json(found.to_json()) == found
 
 
 def test_the_sentences_say_what_matters(fitted):

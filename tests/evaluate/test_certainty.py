@@ -49,10 +49,28 @@ def test_probabilities_by_hand():
 
 
 def test_a_model_is_charged_for_the_samples_it_was_trained_on():
-    # own cluster 0 has 2 + 6 samples; 4 parameters save client 0 a share of 2 / 8: one nat
+    # own cluster 0 has 2 + 6 samples; 4 parameters save client 0 a share of 2 / 8: one nat, of uncertain size
     by = Calibration((0.5, 0.5), 1.0, 1.0, 1.0, parameters=4.0)
     found = probabilities(evidence([0, 0], [2, 6], [[1, 1], [1, 9]]), by)
-    assert found[0].tolist() == pytest.approx([1 / (1 + math.e), math.e / (1 + math.e)], rel=1e-12)
+    odds = math.exp(1 / math.sqrt(1 + 1))
+    assert found[0].tolist() == pytest.approx([1 / (1 + odds), odds / (1 + odds)], rel=1e-12)
+    # client 1 saves three nats
+    assert found[1, 1] == pytest.approx(1 / (1 + math.exp((6 * 8 - 3) / math.sqrt(1 + 3))), rel=1e-12)
+
+
+def test_the_effective_number_of_parameters_is_at_most_the_number_of_parameters():
+    losses = [[1.05, 9.0], [9.0, 1.05]]
+    found = calibrate(evidence([0, 1], [100, 100], [[1.0, 9.0], [9.0, 1.0]], [20, 20], losses, losses), False, 3)
+    assert found is not None
+    assert found.parameters == 3
+
+
+def test_a_cluster_that_a_mixture_gives_all_clients_is_not_likely_for_that():
+    # both models are nearly the same, the second is slightly better for everyone; the mixture named the first
+    losses = np.tile([1.01, 1.0], (20, 1))
+    found = calibrate(evidence([0] * 20, [40] * 20, losses, [10] * 20, losses, losses), False, 2)
+    assert found is not None
+    assert found.prior == (0.5 / 21, 20.5 / 21)
 
 
 def test_weights_and_scale():

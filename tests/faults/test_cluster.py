@@ -12,8 +12,10 @@ from ipaddress import ip_address
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import coterie
+from coterie.cli.main import cli
 from coterie.cluster.connection import connected, disconnect
 from coterie.cluster.local import LocalWorkers
 from coterie.errors import ConfigError, WorkerError
@@ -90,6 +92,26 @@ def test_a_comparison_with_a_killed_worker_gives_the_same_figures(local, tmp_pat
         data = coterie.scenario("mixed-regression", clients=12, seed=seed)
         alone = coterie.fit(data, "fedavg", rounds=300, seed=seed)
         assert read_run(out / "jobs" / f"fedavg-seed{seed}").metrics["rmse"] == alone.metrics["rmse"]
+
+
+def test_a_comparison_whose_scheduler_is_killed_is_resumed_on_another(local, tmp_path):
+    options = {"clients": 12, "rounds": 300, "checkpoint_every": 20}
+    out = tmp_path / "killed"
+    killer = threading.Thread(target=lambda: (_when_running(tmp_path), os.kill(local.process.pid, signal.SIGKILL)))
+    killer.start()
+    with pytest.raises(WorkerError, match=r"the workers have ended \(.*\): start them again, then resume"):
+        coterie.compare("mixed-regression", ["fedavg"], seeds=2, out=out, workers=local.address, **options)
+    killer.join()
+    done = CliRunner().invoke(cli, ["resume", str(out), "--workers", "local:1"])
+    disconnect("local:1")
+    assert done.exit_code == 0, done.output
+    coterie.compare("mixed-regression", ["fedavg"], seeds=2, out=tmp_path / "whole", **options)
+    tables = [[[m["rmse"], m["bytes_up"]] for m in metrics_of(folder)] for folder in (out, tmp_path / "whole")]
+    assert tables[0] == tables[1]
+
+
+def metrics_of(folder):
+    return [read_run(folder / "jobs" / f"fedavg-seed{seed}").metrics for seed in range(2)]
 
 
 def _when_running(folder):

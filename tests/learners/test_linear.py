@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -194,3 +195,24 @@ def test_a_proximal_step_by_hand():
     block = make_block([(np.array([[2.0]]), np.array([4.0]))])
     change = Linear(1).descend({"weight": torch.zeros(1, 1, 1, dtype=torch.float64)}, block, ProximalStep(), 0.5)
     assert change["weight"].item() == pytest.approx(8 / 6)
+
+
+@pytest.mark.parametrize(
+    "training", [FullBatch(steps=1), FullBatch(steps=4), FullBatch(steps=3, prox=0.2), ProximalStep()], ids=str
+)
+@pytest.mark.parametrize(("sizes", "d"), [([3, 5, 4], 7), ([11, 9, 10], 2)], ids=["sample-space", "feature-space"])
+def test_models_trained_together_equal_one_pass_for_each_model(sizes, d, training):
+    learner = linear(Profile((d,), None), bias=True)
+    block = make_block(regression_data(sizes, d, seed=1), width=max(sizes))
+    random = torch.Generator().manual_seed(3)
+    shares = torch.rand(*block.y.shape, 3, dtype=torch.float64, generator=random)
+    mass = torch.rand(len(sizes), 3, dtype=torch.float64, generator=random)
+    models = learner.start([1, 2, 3], torch.float64)
+    rows = torch.arange(3).repeat(len(sizes), 1)
+    together = learner.contribute(models, rows, replace(block, shares=shares), training, 0.1, mass, None)
+    assert learner.trains_together(training)
+    for model in range(3):
+        part, one = replace(block, focus=shares[..., model]), slice(model, model + 1)
+        alone = learner.contribute(models, rows[:, one], part, training, 0.1, mass[:, one], None)
+        for name, value in alone.sums.items():
+            torch.testing.assert_close(together.sums[name][one], value[one], rtol=1e-12, atol=1e-14)

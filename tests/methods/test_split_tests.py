@@ -10,18 +10,19 @@ import pytest
 import torch
 
 import coterie
-from coterie.client.resample import halves
+from coterie.client.resample import halves, held_out_sizes
 from coterie.core.state import AGE
 from coterie.core.state_array import Age, StateArray
 from coterie.errors import ConfigError
 from coterie.methods import CFL, HCFL, ICFL, FullBatch, HCFLPlus
-from coterie.methods.trials import HALVINGS, REFINEMENTS, RoundTrials, _Rows
+from coterie.methods.trials import FOR_LINEAR, REFINEMENTS, RoundTrials, _Rows
 from coterie.tiers import RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, SplitByTest
 from coterie.tiers.split_test import HeldOut, gain_test, sign_flip_p, split_test, trial_number
 from coterie.tiers.view import View
 from coterie.training.fitting import initialize
 from coterie.training.planning import prepare
 
+SIZES = {"a": 12, "b": 2, "c": 3, "d": 4, "e": 7}
 NO_CLIENTS = np.zeros(0, dtype=np.int64)
 
 
@@ -178,6 +179,21 @@ def test_halves_are_disjoint_and_drawn_anew_in_every_round():
     assert any(set(halves(shard, 3, t)[0].y[:3].tolist()) != one for t in range(1, 5))
 
 
+def test_the_second_part_may_be_smaller():
+    data = coterie.from_arrays({c: (np.arange(n)[:, None] * 1.0, np.arange(n) * 1.0) for c, n in SIZES.items()})
+    shard = data.compact().train
+    first, second = halves(shard, 3, 0, held_out=1 / 3)
+    assert first.sizes.tolist() == [8, 1, 2, 2, 4]
+    assert second.sizes.tolist() == [4, 1, 1, 1, 2] == held_out_sizes(shard.sizes, 1 / 3).tolist()
+    assert set(first.y[:8].tolist()) | set(second.y[:4].tolist()) == set(range(12))
+
+
+def test_the_expected_gain_depends_on_the_samples_that_trained_the_models():
+    # models of all samples instead of 2/3 have 2/3 of the noise: 2/3 of the gain 2.5, and 1/3 of 1.5 / 4
+    one = replace(held_out([[5, 1, 4], [5, 2, 3], [5, 4, 6], [5, 3, 3]]), trained=2 / 3)
+    assert one.expected_gain(np.ones(4)) == pytest.approx(2 / 3 * 2.5 + 1 / 3 * 1.5 / 4)
+
+
 def test_clients_without_groups_are_rarely_split():
     """At most 5 % of tests at level 5 % may be wrong; of 120, more than 12 would be with a probability below 0.5 %."""
     method = CFL(test_every=2, local=FullBatch(steps=3, lr=0.1))
@@ -239,7 +255,7 @@ def test_a_run_that_never_split_says_what_came_closest(options, text):
 
 
 def test_bytes_include_trials():
-    data = regressions(0, 1)
+    data = regressions(0, 2)
     options = {"rounds": 2, "local_steps": 1, "evaluate_every": 2}
     plain = coterie.fit(data, CFL(eps1=1e-9), **options)
     tried = coterie.fit(data, CFL(test_every=2), **options)
@@ -247,7 +263,7 @@ def test_bytes_include_trials():
     # for each halving, 12 clients send a change of 3 numbers, and losses on both halves: of both parts' models in two
     # partings at every refinement, and in the end of these and of the cluster's model
     each = 3 + 2 * (REFINEMENTS * 4 + 5)
-    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * HALVINGS * each
+    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * FOR_LINEAR.halvings * each
 
 
 def test_clients_with_one_sample_do_not_take_part():

@@ -35,6 +35,7 @@ REFUSED = [
     ("ifca", {"init": "odcl:gradient_step=0.5"}, "init=odcl: gradient_step has no effect unless clustering=gradient"),
     (IFCA(init=ODCL(spectral_parts=1)), {}, "init=odcl: spectral_parts has no effect unless clustering=spectral"),
     ("ifca", {"race_share": 0.5, "race": 0}, "race_share has no effect unless race is given"),
+    ("ifca", {"race": 3, "restarts": 1}, "race=3 has no effect: .* set restarts to 2 or more, or leave race out"),
     ("ifca", {"divide_by": "federation"}, "divide_by has no effect unless averaging=all"),
     ("flexcfl", {"migrate_every": 0, "tau": 0.5}, "tau has no effect unless migrate_every is given"),
 ]

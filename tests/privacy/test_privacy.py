@@ -179,7 +179,7 @@ def answer_of(plan, seed: int = 0) -> tuple[Reply, Clusters]:
     reported = None if not plan.tiers.assignment.assigned else torch.zeros(1, 1, dtype=torch.int64)
     broadcast = Broadcast(0, clusters, only=reported, scalars={"lr": plan.tiers.local.rate(0, plan.rounds)})
     with torch.no_grad():
-        return side.serve(plan.tiers.task(0, plan.rounds), broadcast), clusters
+        return plan.tiers.task(0, plan.rounds).run(side, broadcast), clusters
 
 
 def contribution(reply: Reply, clusters: Clusters) -> np.ndarray:

@@ -109,7 +109,7 @@ def test_a_run_of_an_adaptive_method_that_never_changes_says_so():
 
 def test_clients_that_arrive_remove_nothing():
     reported = descent.answer([record(0, 1, [5], event("arrival", 1, [[]]))])
-    assert reported == "1 cluster from the first round to the last: no step changed that"
+    assert reported == "1 cluster from the first round to the last: all clients joined it"
     reported = descent.answer([record(0, 2, [3, 2], event("arrival", 1, [[], []]))])
     assert reported == "from 1 to 2 clusters by 2 newcomers' clusters, the last after round 1"
 

@@ -69,7 +69,7 @@ def test_a_group_is_the_same_in_any_type(regressor, kind):
 
 
 def test_groups_that_are_nearly_those_of_the_training_are_warned_of(regressor):
-    with pytest.warns(ColumnWarning, match="8 clients are treated as new, but almost have the name"):
+    with pytest.warns(ColumnWarning, match="8 clients are treated as new, but have almost the name"):
         regressor.predict(X, SITE.astype(float).astype(str))
 
 

@@ -21,7 +21,7 @@ from coterie.core.task import Task
 from coterie.engines.in_shards import InShards
 from coterie.engines.sequential import Sequential
 from coterie.errors import ConfigError
-from coterie.evaluate.clients import finetuned_scores
+from coterie.evaluate.clients import Tuning, finetuned_scores
 from coterie.learners.local_training import FullBatch
 from coterie.report.formats import ABSENT
 from coterie.report.page import write_report
@@ -82,7 +82,7 @@ def test_classes_equal_a_plain_loop_of_logistic_regression():
     result, plan = case.run(), case.plan()
     clusters = Clusters({n: p[None] for n, p in result.parameters[0].items()}, 1)
     own = torch.zeros(len(data.clients), dtype=torch.int64)
-    found = finetuned_scores(plan.federation, clusters, own, 9, False, work=FullBatch(steps=7), lr=0.3, seed=3)
+    found = finetuned_scores(plan.federation, clusters, own, False, Tuning(FullBatch(steps=7), lr=0.3, seed=3, round=9))
     for i, (x, y, test_x, test_y) in enumerate(samples_of(data)):
         weight, bias = (result.models[0][name].copy() for name in ("weight", "bias"))
         for _ in range(7):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from coterie.client.group import ClientGroup
-from coterie.client.resample import halves
+from coterie.client.resample import HALF, halves
 from coterie.core.blocks import cut
 from coterie.core.clusters import Params, row_bytes
 from coterie.core.expected import Expected, RunFacts, Spec
@@ -33,12 +33,15 @@ class HalfLosses(Task):
     """Seed of the run."""
     draw: int = 0
     """Number of the halving in the round."""
+    held_out: float = HALF
+    """Share of the samples in the second half, which tests models and trains none."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         assert broadcast.only is not None, "every client receives the models that it compares"
         learner, clusters, count = clients.learner, broadcast.clusters, broadcast.only.shape[1]
-        both = dict(zip(HALVES, halves(clients.train, self.seed, broadcast.round, self.draw), strict=True))
+        parts = halves(clients.train, self.seed, broadcast.round, self.draw, self.held_out)
+        both = dict(zip(HALVES, parts, strict=True))
         rows: Params = {}
         for name, shard in both.items():
             losses = torch.zeros(len(shard), count, dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 from coterie.client.group import ClientGroup
 from coterie.client.interfaces import Distance
 from coterie.client.kept import as_vectors
-from coterie.client.resample import halves, keys_of_halves
+from coterie.client.resample import HALF, halves, keys_of_halves
 from coterie.client.shared_body import compared_features
 from coterie.core.blocks import Block, cut
 from coterie.core.clusters import Params, row_bytes
@@ -38,11 +38,13 @@ class HalfUpdate(Task):
     """Distance whose rows are sent; None: none."""
     draw: int = 0
     """Number of the halving in the round."""
+    held_out: float = HALF
+    """Share of the samples in the second half, which tests models and trains none."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         assert broadcast.only is not None, "every client receives the model of its cluster"
         learner, clusters = clients.learner, broadcast.clusters
-        shard, _ = halves(clients.train, self.seed, broadcast.round, self.draw)
+        shard, _ = halves(clients.train, self.seed, broadcast.round, self.draw, self.held_out)
         keys = keys_of_halves(shard, self.seed, broadcast.round, self.draw)
         rows: Params = {}
         for block in cut(shard, keys, 2 * row_bytes(clusters.params)):

@@ -25,6 +25,7 @@ from coterie.core.messages import ALL, Broadcast, Reply
 from coterie.core.registry import register
 from coterie.core.shard import Positions, Shard
 from coterie.core.task import Task
+from coterie.learners.base import Learner, trains_together
 
 ROUNDING = 1e-3
 """Relative tolerance by which rounding may increase the norm of a clipped change."""
@@ -56,20 +57,22 @@ class LocalRound(RoundSettings, Task):
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         reply = None
         if runs_in_one_pass(self, self.assignment, clients, broadcast):
-            reply = reply_in_one_pass(self, clients, broadcast)
+            reply = reply_in_one_pass(self, self.assignment, clients, broadcast)
         return self._in_blocks(clients, broadcast) if reply is None else reply
 
     def _in_blocks(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         """Run the round block by block, for all learners and client algorithms."""
         shard = clients.train
         check_private_round(self, self.assignment, broadcast.clusters)
-        keys = keys_for_clients(self.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
+        keys = shard.hashes  # full batches are not drawn
+        if self.work.full_batch_steps is None:
+            keys = keys_for_clients(self.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
         builder = ReplyBuilder(broadcast.clusters, len(shard), self.objective.summed, send_loss=not self.adds_noise)
         work = ClientRound(clients.learner, self, broadcast, shard, clients.states, builder, clients.noise)
         for assigned, positions in _parties(broadcast, len(shard)):
             part = shard if len(positions) == len(shard) else shard.take(positions)
             memory = clients.memory if part is shard else None  # parts differ between rounds, so a cache is useless
-            for scored, block in self._samples(part, keys[positions], broadcast, memory):
+            for scored, block in self._samples(clients.learner, part, keys[positions], broadcast, memory):
                 places = positions[block.positions]
                 if assigned:
                     train_assigned(work, places, block)
@@ -78,10 +81,11 @@ class LocalRound(RoundSettings, Task):
         return builder.reply(shard)
 
     def _samples(
-        self, shard: Shard, keys: Words, broadcast: Broadcast, memory: Memory | None
+        self, learner: Learner, shard: Shard, keys: Words, broadcast: Broadcast, memory: Memory | None
     ) -> Iterator[tuple[Block, Block]]:
         """Yield blocks of samples for choosing a cluster and for training, which are the same unless resampled."""
-        model_bytes = _copied_bytes(broadcast.clusters)
+        together = not self.assignment.member_of_one and trains_together(learner, self.work)
+        model_bytes = _copied_bytes(broadcast.clusters, together)
         if self.resample is None:
             return ((block, block) for block in cut(shard, keys, model_bytes, memory))
         choosing, training = fresh_parts(shard, self.seed, broadcast.round, self.resample)
@@ -133,9 +137,10 @@ def _expected_common(clusters: Clusters) -> dict[str, Slots]:
     return {name: Slots(clusters.restarts, expected_changes(params)) for name, params in parts.items() if params}
 
 
-def _copied_bytes(clusters: Clusters) -> int:
-    """Return the number of bytes of a client's copies of models, one for each restart."""
-    return clusters.restarts * (clusters.slot_bytes + clusters.common_bytes)
+def _copied_bytes(clusters: Clusters, together: bool) -> int:
+    """Return the number of bytes of a client's copies of models: one for each restart, or all if trained together."""
+    copies = clusters.restarts * (clusters.K if together else 1)
+    return copies * clusters.slot_bytes + clusters.restarts * clusters.common_bytes
 
 
 def _parties(broadcast: Broadcast, count: int) -> list[tuple[bool, Positions]]:

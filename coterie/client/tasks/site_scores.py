@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +13,9 @@ from coterie.client.baselines import own_models, with_intercept
 from coterie.client.group import ClientGroup
 from coterie.client.predictors import Predictor
 from coterie.client.regression import as_generalised_linear
+from coterie.client.tasks.fine_tune import FineTune
 from coterie.core.blocks import Block, cut
+from coterie.core.clusters import Params, take_rows
 from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
@@ -32,7 +34,8 @@ class SiteScores(Task):
     """Evaluation of A candidate models on held-out samples.
 
     The candidates are the models of the run, then the models `theta` (A - 2, p, q) with each client's `intercepts`
-    (A - 2, q), and, inserted at index `OWN_PLACE`, the client's local model.
+    (A - 2, q), and, inserted at index `OWN_PLACE`, the client's local model. With `tuning`, there is one more: the
+    model of the client's cluster, fine-tuned on its training samples.
 
     Rows: `squares` (A,), the sum of squared errors, or `hits` (A,), the number of correct classes; `losses` (A,), the
     sum of half the squares or of the log-losses; `held_out`, the number of samples; and `alone`, 1 if the client has
@@ -44,13 +47,15 @@ class SiteScores(Task):
     """Index of the pooled model in `theta`."""
     predictor: Predictor | None = None
     """Predictor of clients that keep a state; None: clients predict with the model of their cluster."""
+    tuning: FineTune | None = None
+    """Fine-tuning of the models of the run; None: they are evaluated without it only."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         learner, shard = as_generalised_linear(clients.learner), clients.evaluated("test")
         models, alone = self._models(learner, clients, broadcast)
         predict = self._of_run(clients, broadcast)
-        classes, candidates = clients.learner.classes, models.shape[1] + 1
+        classes, candidates = clients.learner.classes, models.shape[1] + len(predict)
         score = "squares" if classes is None else "hits"
         rows = {name: torch.zeros(len(shard), candidates, dtype=torch.float64) for name in (score, "losses")}
         bins = torch.zeros(candidates, _counted(classes), 2, BINS, dtype=torch.float64)
@@ -58,7 +63,8 @@ class SiteScores(Task):
             places = torch.from_numpy(block.positions)
             problem = with_intercept(learner, block)
             outputs = torch.einsum("bnp,bapq->abnq", problem.phi, models[places].to(problem.phi))
-            every = torch.cat([_reference_form(predict(block), classes)[None].to(outputs), outputs])
+            of_run = [_reference_form(each(block), classes)[None].to(outputs) for each in predict]
+            every = torch.cat([of_run[0], outputs, *of_run[1:]])
             real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
             if classes is None:
                 squares = torch.where(real, (every[..., 0] - problem.y) ** 2, 0).sum(dim=2).T
@@ -77,7 +83,7 @@ class SiteScores(Task):
         return Reply(clients=shard.ids, rows=rows, sums={} if classes is None else {"bins": bins})
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
-        count = len(broadcast.common["theta"]) + 2
+        count = len(broadcast.common["theta"]) + 2 + (self.tuning is not None)
         rows = {
             "losses": Spec((count,), low=-1e-3, missing="shared"),
             "held_out": Spec((), low=0, whole=True),
@@ -97,12 +103,23 @@ class SiteScores(Task):
         at = OWN_PLACE - 1
         return torch.cat([each[:, :at], own[:, None], each[:, at:]], dim=1), alone
 
-    def _of_run(self, clients: ClientGroup, broadcast: Broadcast) -> Callable[[Block], Tensor]:
-        """Return the function that predicts with the models of the run."""
+    def _of_run(self, clients: ClientGroup, broadcast: Broadcast) -> list[Callable[[Block], Tensor]]:
+        """Return the functions that predict with the models of the run, and with these fine-tuned."""
         learner, shard, own = clients.learner, clients.evaluated("test"), broadcast.each["own"]
         if self.predictor is not None:
-            return self.predictor.client_outputs(learner, shard, broadcast, clients.states)
-        return lambda block: learner.outputs(broadcast.clusters.at(own[torch.from_numpy(block.positions)]), block.x)
+            return [self.predictor.client_outputs(learner, shard, broadcast, clients.states)]
+        found = [lambda block: learner.outputs(broadcast.clusters.at(own[torch.from_numpy(block.positions)]), block.x)]
+        if self.tuning is not None:
+            tuned = _in_order(self.tuning.models(clients, broadcast))
+            found.append(lambda block: learner.outputs(take_rows(tuned, torch.from_numpy(block.positions)), block.x))
+        return found
+
+
+def _in_order(parts: Iterable[tuple[Tensor, Params]]) -> Params:
+    """Return the models of all clients, {name: (m, ...)}, from positions and models of parts of them."""
+    positions, models = zip(*parts, strict=True)
+    order = torch.cat(positions).argsort()
+    return {name: torch.cat([each[name] for each in models])[order] for name in models[0]}
 
 
 def _counted(classes: int | None) -> int:

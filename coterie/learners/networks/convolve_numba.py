@@ -8,27 +8,17 @@ a copy of the windows. What is computed at the borders is never read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
-_SUMS_IN_ANY_ORDER = {"reassoc", "contract"}  # allows vectorised sums, but keeps the semantics of NaN and infinity
+from coterie.core.compiled import compiled
+
 _CHUNK = 4096
 """Number of positions of a channel that are processed at once, so that all rows in use stay in the fastest cache."""
 _DEAD = 4
 """Code of a pooled value that ReLU sets to zero; codes 0 to 3 are the place of the largest value in its window."""
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        return numba.njit(cache=True, nogil=True, fastmath=_SUMS_IN_ANY_ORDER)(function)
-    except RuntimeError:  # no writable cache, as in a read-only installation
-        return numba.njit(nogil=True, fastmath=_SUMS_IN_ANY_ORDER)(function)
-
-
-@_compiled
+@compiled
 def _add_shifted(first, second, source, a, b, W):  # type: ignore[no-untyped-def]
     """Add the convolution of a row with the 3x3 windows `a` and `b` to two rows; W is the width with its border."""
     M = source.shape[0] - 2 * W - 2
@@ -45,7 +35,7 @@ def _add_shifted(first, second, source, a, b, W):  # type: ignore[no-untyped-def
         to_second[q] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3 + b4 * x4 + b5 * x5 + b6 * x6 + b7 * x7 + b8 * x8
 
 
-@_compiled
+@compiled
 def _add_products(first, second, source, a, b, W):  # type: ignore[no-untyped-def]
     """Add the inner products of two rows with the nine shifts of a row to `a` and `b`."""
     M = source.shape[0] - 2 * W - 2
@@ -83,7 +73,7 @@ def _add_products(first, second, source, a, b, W):  # type: ignore[no-untyped-de
         b[t] += value
 
 
-@_compiled
+@compiled
 def _pool(row, area, W, bias, out, code):  # type: ignore[no-untyped-def]
     """Pool the images in a row: out (images, h, w), code (images, h w)."""
     images, h, w = out.shape
@@ -106,7 +96,7 @@ def _pool(row, area, W, bias, out, code):  # type: ignore[no-untyped-def]
                 code[i, y * w + x] = _DEAD if dead else place
 
 
-@_compiled
+@compiled
 def _unpool(row, area, W, gradient, code):  # type: ignore[no-untyped-def]
     """Write the gradient of a row, given that of its pooled images, (images, h, w); return its sum."""
     images, h, w = gradient.shape
@@ -123,7 +113,7 @@ def _unpool(row, area, W, gradient, code):  # type: ignore[no-untyped-def]
     return total
 
 
-@_compiled
+@compiled
 def convolve(source, height, width, weight, bias, out, code):  # type: ignore[no-untyped-def]
     """Convolve, pool and apply ReLU.
 
@@ -155,7 +145,7 @@ def convolve(source, height, width, weight, bias, out, code):  # type: ignore[no
                     _pool(rows[k - o, :length], area, W, bias[b, k], out[b, k, begin:end], code[b, k, begin:end])
 
 
-@_compiled
+@compiled
 def gradients(  # type: ignore[no-untyped-def]
     source, height, width, weight, code, gradient, to_weight, to_bias, to_source
 ):

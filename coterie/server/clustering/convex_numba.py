@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
+from coterie.core.compiled import compiled
 from coterie.server.clustering.convex_numpy import HOPELESS, HOPELESS_ROUND
 
 CYCLIC_LIMIT = 300
 """Number of nodes below which cyclic ascent is faster: it needs more passes for more nodes, accelerated ascent not."""
 
-_SUMS_IN_ANY_ORDER = {"reassoc", "contract"}  # allows vectorised sums, but keeps the semantics of NaN and infinity
 
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        return numba.njit(cache=True, fastmath=_SUMS_IN_ANY_ORDER)(function)
-    except RuntimeError:  # no writable cache, as in a read-only installation
-        return numba.njit(fastmath=_SUMS_IN_ANY_ORDER)(function)
-
-
-@_compiled
+@compiled
 def edge_ascent(duals, before, centres, sizes, ends, steps, radii, inertia, passes):  # type: ignore[no-untyped-def]
     """See `convex_numpy.edge_ascent`."""
     E, d = duals.shape
@@ -64,7 +52,7 @@ def edge_ascent(duals, before, centres, sizes, ends, steps, radii, inertia, pass
     return duals, before, inertia
 
 
-@_compiled
+@compiled
 def cyclic_pass(duals, points, sizes, lam):  # type: ignore[no-untyped-def]
     """Optimise the dual of one pair after the other with all others fixed; update `duals` and `points` in place."""
     K, d = points.shape
@@ -90,7 +78,7 @@ def cyclic_pass(duals, points, sizes, lam):  # type: ignore[no-untyped-def]
             e += 1
 
 
-@_compiled
+@compiled
 def accelerated_pass(duals, before, points, sizes, lam, momentum):  # type: ignore[no-untyped-def]
     """See `convex_numpy.accelerated_pass`."""
     K, d = points.shape
@@ -125,7 +113,7 @@ def accelerated_pass(duals, before, points, sizes, lam, momentum):  # type: igno
     return sums, against
 
 
-@_compiled
+@compiled
 def node_sums(duals, K):  # type: ignore[no-untyped-def]
     """See `convex_numpy.node_sums`."""
     d = duals.shape[1]
@@ -140,7 +128,7 @@ def node_sums(duals, K):  # type: ignore[no-untyped-def]
     return sums
 
 
-@_compiled
+@compiled
 def total_distance(points, sizes):  # type: ignore[no-untyped-def]
     """See `convex_numpy.total_distance`."""
     K, d = points.shape
@@ -156,7 +144,7 @@ def total_distance(points, sizes):  # type: ignore[no-untyped-def]
     return total
 
 
-@_compiled
+@compiled
 def all_apart(points, sizes, gap):  # type: ignore[no-untyped-def]
     """See `convex_numpy.all_apart`."""
     K, d = points.shape
@@ -170,7 +158,7 @@ def all_apart(points, sizes, gap):  # type: ignore[no-untyped-def]
     return True
 
 
-@_compiled
+@compiled
 def merge_duals(duals, labels, out):  # type: ignore[no-untyped-def]
     """See `convex_numpy.merge_duals`."""
     K = labels.max() + 1
@@ -189,7 +177,7 @@ def merge_duals(duals, labels, out):  # type: ignore[no-untyped-def]
             e += 1
 
 
-@_compiled
+@compiled
 def fusion_ratio(duals, centres, sizes, members, lam, rounds):  # type: ignore[no-untyped-def]
     """See `convex_numpy.fusion_ratio`."""
     K, d = centres.shape

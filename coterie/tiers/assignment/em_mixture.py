@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.client.interfaces import Objective
-from coterie.client.kept import KEPT_SAMPLES, KEPT_WEIGHTS, as_vectors, kept_samples, kept_weights
+from coterie.client.kept import KEPT_SAMPLES, KEPT_WEIGHTS, LEAST, as_vectors, kept_samples, kept_weights
 from coterie.client.predictors import Mixture, Predictor
 from coterie.client.reply import Assignment
 from coterie.client.round import ClientRound, RoundSettings, expected_sums, expected_vectors, expected_weights
@@ -25,9 +25,6 @@ from coterie.learners.deviance import deviance
 from coterie.learners.heads import Heads
 from coterie.server.aggregate import RoundReplies, changes_of_all
 from coterie.tiers.assignment.base import AssignmentRule, best
-
-LEAST = 1e-12
-"""Smallest weight inside the logarithm, so that a weight that became zero can grow again."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,10 @@ class EMMixture(AssignmentRule):
     trains_heads: ClassVar[bool] = True
     cluster_row: ClassVar[str] = "the cluster with its largest weight"
     not_private: ClassVar[str] = "weighted updates of all models"
+
+    @property
+    def mixes_all(self) -> bool:
+        return type(self) is EMMixture and self.mu == 0  # a subclass may do something else
 
     def client_reveals(self, settings: RoundSettings) -> dict[str, str]:
         rows = super().client_reveals(settings)

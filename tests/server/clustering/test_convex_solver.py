@@ -120,12 +120,6 @@ def test_both_engines_measure_the_same_fusion_ratio(seed):
     assert one == pytest.approx(other, rel=1e-9)
 
 
-def test_functions_without_a_file_are_compiled_without_a_cache():
-    space: dict[str, object] = {}
-    exec("def double(x):\n    return 2 * x", space)
-    assert convex_numba._compiled(space["double"])(21) == 42
-
-
 def test_numba_is_used_if_it_is_installed(monkeypatch):
     assert best_kernels() is convex_numba
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
