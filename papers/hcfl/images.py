@@ -291,8 +291,8 @@ client then joins another cluster, and both train on other data from then on. Me
 
 SPREAD = 2.7
 """Standard deviation over seeds of a difference of two methods, in points, as `hcfl-reference` shows it. It stands in
-for that of these tables where they have one or two seeds."""
-FEW = 3
+for that of these tables where they have few seeds."""
+FEW = 5
 """Number of seeds from which the tables' own standard deviation is used."""
 
 
@@ -390,7 +390,7 @@ SCALE_NOTE = (
     "samples. Test is that of one new client for each concept with clean test images of all classes, 1000 to choose a "
     "model or weights and 3000 to evaluate it. The best of rounds 15, 30, 45 and 60 counts, separately for Val and "
     "Test. A claim is undecided if the means differ by less than two standard errors of the difference over seeds, or "
-    "by less than rounding moves them (`hcfl-rounding`). With fewer than three seeds the standard deviation of a "
+    "by less than rounding moves them (`hcfl-rounding`). With fewer than five seeds the standard deviation of a "
     "difference is taken to be 2.7 points, as between the methods of `hcfl-reference` with five seeds. "
 )
 SAME_SCALE = (

@@ -125,7 +125,7 @@ def test_differences_that_chance_may_cause_are_undecided():
     for row, test in ((FEDAVG, 40), (FEDEM, 30)):  # differences 5, 5 and -10: 0 in the mean
         found[row.cell(CIFAR)][2] = figures(0, test)
     assert more(found, CIFAR, "test", FEDEM, FEDAVG).holds is False
-    for row, test in ((FEDAVG, 40), (FEDEM, 43)):  # 5, 5, 3: 4.33, with standard error 0.67
+    for row, test in ((FEDAVG, 40), (FEDEM, 43)):  # 5, 5, 3: 4.33, above 5.4 / sqrt(3) = 3.1
         found[row.cell(CIFAR)][2] = figures(0, test)
     assert more(found, CIFAR, "test", FEDEM, FEDAVG).verdict == "holds"
     found[FEDEM.cell(CIFAR)] = found[FEDAVG.cell(CIFAR)]
