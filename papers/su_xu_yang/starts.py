@@ -239,8 +239,8 @@ MANY_STARTS = Reproduction(
     explanations=(
         Explanation(
             "most random starts of IFCA do not reach",
-            "With unbalanced data 400 rounds suffice for most starts, as for one start in seven of ten seeds of `su-c2` "
-            "and `su-c3`.",
+            "With unbalanced data 400 rounds suffice for most starts, as for one start in seven of ten seeds of "
+            "`su-c2` and `su-c3`.",
         ),
     ),
     paces={"": 62.0},
