@@ -91,7 +91,7 @@ def test_figures_are_those_of_the_best_and_of_the_last_round_in_percent():
 
 def test_a_row_has_the_reference_next_to_each_figure():
     found = {FEDEM.cell("B"): {0: figures(70, 71, 50, 2), 1: figures(72, 73, 60, 3)}}
-    first, second, third = tables(found, False)
+    first, second, third, _ = tables(found, False)
     row = next(row for row in second.rows if row[0] == "FedEM")
     val, test, ari = "71.0 ± 1.4 (2)", "72.0 ± 1.4 (2)", "55.0 ± 7.1 (2)"
     assert row == ["FedEM", "74.6 (2.6)", val, val, "73.2 (4.2)", test, test, "77 (26)", ari, "3", "2-3"]
