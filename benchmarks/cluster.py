@@ -62,15 +62,7 @@ Times = dict[str, float]
 
 def plans(data: ClientDirectory, learner: str, shards: int) -> dict[str, Plan]:
     """Return the same run in this process, on one worker and on two."""
-    options = {
-        "clusters": 4,
-        "local_steps": 10,
-        "lr": 0.1,
-        "rounds": 10**6,
-        "dtype": "float32",
-        "init": "random",
-        "restarts": 1,
-    }
+    options = {"clusters": 4, "local_steps": 10, "lr": 0.1, "rounds": 10**6, "dtype": "float32", "init": "random"}
     options |= {"restarts": 1, "shards": shards}
     on_workers = {
         f"{count} worker{'s' * (count > 1)}": prepare(
