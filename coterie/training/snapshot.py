@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -158,7 +158,9 @@ class Snapshot(ABC):
         """Agreement of the assignment with the true groups; empty if these or all assignments are unknown."""
         rows = ((self.choice >= 0) & ~self.attackers).numpy()
         truth = self.data.truth
-        return {} if truth is None or not rows.any() else agreement(truth[rows], self.choice.numpy()[rows])
+        if truth is None or not rows.any():
+            return {}
+        return _agreement(truth[rows].astype(np.int64).tobytes(), self.choice.numpy()[rows].tobytes())
 
     @cached_property
     def newcomers(self) -> float | None:
@@ -263,6 +265,12 @@ class RoundSnapshot(Snapshot):
     def _ask_test(self, own: Tensor) -> Scores | None:
         asked = self.honest(self.with_test_samples(own))
         return None if self.data.tested is None or not bool((asked >= 0).any()) else self.ask_scores(asked, "test")
+
+
+@lru_cache(maxsize=2)
+def _agreement(truth: bytes, found: bytes) -> Mapping[str, float]:
+    """Return the agreement of two assignments (int64), which in most rounds is that of the round before."""
+    return agreement(*(np.frombuffer(part, dtype=np.int64) for part in (truth, found)))
 
 
 def _choice_of_clients(snapshot: Snapshot) -> Tensor:
